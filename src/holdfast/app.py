@@ -1,0 +1,226 @@
+"""A connection: queues, handlers and the worker on one store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from random import Random
+from types import FrameType
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast import redrive, settings
+from holdfast.clock import Clock, StoreClock
+from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
+from holdfast.handlers import Handler, Registry
+from holdfast.message import check_queue_name, dlq_of, is_dlq
+from holdfast.policy import DEFAULTS, Policy, whole
+from holdfast.queue import Context, Queue
+from holdfast.store import QueueSpec, QueueStats, Store, Subscription
+from holdfast.stores import open_store
+from holdfast.sweeper import Sweeper, Swept
+from holdfast.worker import Executor, Worker
+
+PARTITIONS_MAX = 256
+
+logger = logging.getLogger("holdfast")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def connect(
+    url: str | Store, *, clock: Clock | None = None, rng: Random | None = None, **policy: Any
+) -> Holdfast:
+    """Open a store by URL: sqlite:///jobs.db, or memory:// for tests.
+
+    Policy fields (max_attempts, ack_timeout, backoff, ...) hold for every queue and message that
+    does not say otherwise. A clock and a random source are for tests.
+    """
+    env = settings.load()
+    own = Policy.of(**policy).over(env.policy).over(DEFAULTS)
+    store = open_store(url) if isinstance(url, str) else url
+    owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    at = Context(store, clock or StoreClock(store.time), rng or Random(), own, owner)
+    return Holdfast(at, env)
+
+
+class Holdfast:
+    """Queues on one store. Thread-safe; make one per process and keep it."""
+
+    def __init__(self, context: Context, env: settings.Settings) -> None:
+        self._at = context
+        self._settings = env
+        self._registry = Registry()
+        self._closed = False
+
+    @property
+    def store(self) -> Store:
+        return self._at.store
+
+    @property
+    def context(self) -> Context:
+        return self._at
+
+    @property
+    def handlers(self) -> Registry:
+        return self._registry
+
+    def queue(
+        self, name: str, *, create: bool = True, partitions: int | None = None, **policy: Any
+    ) -> Queue:
+        """The queue of that name, made if it is new; fields that are given update its policy.
+
+        `create=False` refuses a name that is not there.
+        """
+        check_queue_name(name)
+        given = Policy.of(**policy)
+        whole("partitions", partitions, low=1, high=PARTITIONS_MAX)
+        while True:
+            stored = self._at.store.get_queue(name)
+            if stored is None and not create:
+                known = [spec.name for spec in self._at.store.queues()]
+                raise QueueNotFound(f"no queue {name!r}; {did_you_mean(name, known)}")
+            if stored is None:
+                wanted = self._new(name, partitions or 1, given)
+            else:
+                wanted = _updated(stored, partitions, given)
+            if not wanted or self._at.store.put_queues(wanted):
+                return Queue(self._at, name)
+
+    def _new(self, name: str, partitions: int, policy: Policy) -> list[QueueSpec]:
+        now = self._at.clock.now()
+        specs = [QueueSpec(name, partitions, policy, created_at=now)]
+        if not is_dlq(name) and self._at.store.get_queue(dlq_of(name)) is None:
+            specs.append(QueueSpec(dlq_of(name), partitions, created_at=now))
+        return specs
+
+    def queues(self) -> list[Queue]:
+        """Every queue, dead-letter queues included, by name."""
+        return [Queue(self._at, spec.name) for spec in self._at.store.queues()]
+
+    def stats(self) -> list[QueueStats]:
+        """Of every queue; dead letters are counted with the queue they came from."""
+        names = [spec.name for spec in self._at.store.queues()]
+        homes = set(names)
+        shown = [n for n in names if not (is_dlq(n) and n.removesuffix(".dlq") in homes)]
+        return self._at.store.stats(shown, self._at.clock.now())
+
+    def redrive(self, dlq: str, count: int = 0) -> redrive.Redriven:
+        """Put the `count` oldest dead letters back into their queue; 0 puts back all."""
+        return redrive.redrive(self._at, dlq, count)
+
+    def sweep(self) -> Swept:
+        """Settle every overdue lease now. Also runs by itself in every worker."""
+        sweeper = Sweeper(self._at, self._settings)
+        return sweeper.sweep(self._at.clock.now(), triggered_by="manual")
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Small events (requeue, move_to_dlq, redrive) from every process on this store."""
+        return self._at.store.subscribe(after)
+
+    def handler(
+        self,
+        queue: str | Queue,
+        *,
+        type: str | None = None,
+        name: str | None = None,
+        time_limit: float | None = None,
+    ) -> Callable[[F], F]:
+        """Register a plain or async function for a queue, or for one message type in it.
+
+        It gets the payload (decoded into the type it annotates) and, if it asks for them by name
+        or type, the `message`, the `lease` and the `attempt` number.
+        """
+        target = queue.name if isinstance(queue, Queue) else queue
+
+        def register(function: F) -> F:
+            self._registry.add(Handler(function, target, type, name, time_limit))
+            return function
+
+        return register
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 16,
+        executor: Executor = "thread",
+        time_limit: float | None = None,
+        grace: float = 30.0,
+        until_empty: bool = False,
+        sweep: bool = True,
+    ) -> Worker:
+        """A worker to run in a thread of your own; `work` is this with signals."""
+        for name in queues or self._registry.queues():
+            self.queue(name)
+        return Worker(
+            self._at,
+            self._registry,
+            self._settings,
+            queues=queues,
+            concurrency=concurrency,
+            executor=executor,
+            time_limit=time_limit,
+            grace=grace,
+            until_empty=until_empty,
+            sweep=sweep,
+        )
+
+    def work(self, **options: Any) -> bool:
+        """Run the handlers until SIGTERM or SIGINT (or, `until_empty`, until nothing is ready).
+
+        Takes the options of `worker`. On the first signal running handlers may finish, and what
+        never started is given back; a second one ends the process at once. True: all settled.
+        """
+        worker = self.worker(**options)
+        with _Signals(worker):
+            return worker.run()
+
+    def close(self) -> None:
+        self._at.store.close()
+
+    def __enter__(self) -> Holdfast:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _updated(stored: QueueSpec, partitions: int | None, given: Policy) -> list[QueueSpec]:
+    if partitions is not None and partitions != stored.partitions:
+        raise InvalidArgument(
+            "partitions", f"{stored.name} has {stored.partitions}; set when a queue is created"
+        )
+    policy = given.over(stored.policy)
+    if policy == stored.policy:
+        return []
+    return [msgspec.structs.replace(stored, policy=policy)]
+
+
+class _Signals:
+    """SIGTERM and SIGINT stop a worker; the second one ends the process. Main thread only."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._before: dict[int, Any] = {}
+        self._asked = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)  # what ran becomes overdue and is delivered again
+        self._asked = True
+        self._worker.stop()

@@ -1,0 +1,256 @@
+"""Handlers: what is registered for which message, and what came of calling it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+
+from holdfast import payload
+from holdfast.errors import InvalidArgument
+from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
+from holdfast.message import Lease, Message, check_queue_name
+from holdfast.outcome import Fail, Retry
+from holdfast.policy import positive
+
+RESULT_MAX = 64 * 1024
+
+logger = logging.getLogger("holdfast.worker")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """An error as a handler's process reports it; the worker knows when and in whose hands."""
+
+    message: str
+    code: str
+    handler: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of one delivery: which handlers succeeded, what the others said."""
+
+    results: dict[str, Any] = {}
+    problems: tuple[Problem, ...] = ()
+    fatal: bool = False
+    delay: float | None = None
+
+
+NO_HANDLER = Verdict(problems=(Problem(NO_HANDLER_REASON, NO_HANDLER_CODE),))
+
+
+class Handler:
+    """One registered function. Its signature is read when it is first needed, not before, so
+    that it may name types that are defined further down."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        queue: str,
+        type: str | None,
+        name: str | None,
+        time_limit: float | None,
+    ) -> None:
+        if not callable(function):
+            raise InvalidArgument("handler", f"must be a function, not {function!r}")
+        positive("time_limit", time_limit)
+        self.function = function
+        self.queue = check_queue_name(queue)
+        self.type = type
+        self.name = name or getattr(function, "__qualname__", repr(function))
+        self.time_limit = time_limit
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._arguments: Callable[[Lease], tuple[Any, ...]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arguments": None}
+
+    def call(self, lease: Lease) -> Any:
+        """Call it; an async one returns its coroutine."""
+        if self._arguments is None:
+            self.prepare()
+        assert self._arguments is not None
+        return self.function(*self._arguments(lease))
+
+    def prepare(self) -> None:
+        """Read the signature: a `Message`, a `Lease`, `attempt`, and one parameter for the payload.
+
+        Raises InvalidArgument for a signature that cannot be filled.
+        """
+        hints = _hints(self.function)
+        makers: list[Callable[[Lease], Any]] = []
+        payload_name: str | None = None
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            maker = _special(name, hints.get(name, Any))
+            if maker is None:
+                if payload_name is not None and parameter.default is not parameter.empty:
+                    break
+                if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    continue
+                if payload_name is not None or parameter.kind is parameter.KEYWORD_ONLY:
+                    raise InvalidArgument(
+                        f"handler {self.name}",
+                        f"cannot fill parameter {name!r}: it may take the payload, and `message`, "
+                        "`lease` or `attempt`",
+                    )
+                payload_name = name
+                maker = _payload_maker(self.name, hints.get(name, Any))
+            makers.append(maker)
+        self._arguments = lambda lease: tuple(make(lease) for make in makers)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise InvalidArgument(
+            f"handler {getattr(function, '__qualname__', function)}",
+            f"its annotations cannot be read: {error}",
+        ) from error
+
+
+def _special(name: str, hint: Any) -> Callable[[Lease], Any] | None:
+    if hint is Message or (name == "message" and hint is Any):
+        return lambda lease: lease.message
+    if hint is Lease or (name == "lease" and hint is Any):
+        return lambda lease: lease
+    if name == "attempt" and hint in (int, Any):
+        return lambda lease: lease.message.attempts
+    return None
+
+
+def _payload_maker(handler: str, hint: Any) -> Callable[[Lease], Any]:
+    try:
+        decode = payload.decoder(hint)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"handler {handler}", f"cannot decode a payload into {hint!r}: {error}"
+        ) from error
+    return lambda lease: decode(lease.message.body, lease.message.content_type)
+
+
+class Registry:
+    """All handlers of one connection, by queue and message type."""
+
+    def __init__(self) -> None:
+        self._handlers: list[Handler] = []
+        self._found: dict[tuple[str, str | None], tuple[Handler, ...]] = {}
+
+    def add(self, handler: Handler) -> None:
+        for other in self._handlers:
+            if (other.queue, other.name) == (handler.queue, handler.name):
+                raise InvalidArgument(
+                    "name",
+                    f"queue {handler.queue} has a handler {handler.name!r}; pass another name=",
+                )
+        self._handlers.append(handler)
+        self._found.clear()
+
+    def all(self) -> list[Handler]:
+        return list(self._handlers)
+
+    def queues(self) -> list[str]:
+        return list(dict.fromkeys(handler.queue for handler in self._handlers))
+
+    def matching(self, message: Message) -> tuple[Handler, ...]:
+        """Every handler for its queue whose type is the message's, or that takes any."""
+        key = (message.queue, message.type)
+        found = self._found.get(key)
+        if found is None:
+            found = tuple(
+                handler
+                for handler in self._handlers
+                if handler.queue == message.queue and handler.type in (None, message.type)
+            )
+            self._found[key] = found
+        return found
+
+    def due(self, message: Message) -> list[Handler]:
+        """Those that have not succeeded on this message yet."""
+        handled = message.history.handled
+        return [handler for handler in self.matching(message) if handler.name not in handled]
+
+
+def run(handlers: Sequence[Handler], lease: Lease) -> Verdict:
+    """Call each; one that raises does not stop the others."""
+    return _verdict([_attempt(handler, lease) for handler in handlers])
+
+
+async def run_async(handlers: Sequence[Handler], lease: Lease) -> Verdict:
+    """The same on an event loop; plain functions go to a thread."""
+    outcomes: list[_Attempt] = []
+    for handler in handlers:
+        if handler.is_async:
+            outcomes.append(await _attempt_async(handler, lease))
+        else:
+            outcomes.append(await asyncio.to_thread(_attempt, handler, lease))
+    return _verdict(outcomes)
+
+
+_Attempt = tuple[Handler, Any, BaseException | None]
+
+
+def _attempt(handler: Handler, lease: Lease) -> _Attempt:
+    try:
+        result = handler.call(lease)
+        if handler.is_async:
+            result = asyncio.run(result)
+        return handler, result, None
+    except BaseException as error:
+        return handler, None, error
+
+
+async def _attempt_async(handler: Handler, lease: Lease) -> _Attempt:
+    try:
+        async with asyncio.timeout(handler.time_limit):
+            return handler, await handler.call(lease), None
+    except asyncio.CancelledError:
+        raise  # the worker stops: this delivery stays open and becomes overdue
+    except TimeoutError as error:
+        late = TimeLimitExceeded(f"ran longer than {handler.time_limit} s")
+        return handler, None, error if handler.time_limit is None else late
+    except BaseException as error:
+        return handler, None, error
+
+
+class TimeLimitExceeded(Exception):
+    """A handler ran longer than its hard limit and was ended."""
+
+
+def _verdict(attempts: list[_Attempt]) -> Verdict:
+    results: dict[str, Any] = {}
+    problems: list[Problem] = []
+    fatal = False
+    delay: float | None = None
+    for handler, result, error in attempts:
+        if error is None:
+            results[handler.name] = None if result is None else _plain(handler, result)
+            continue
+        problems.append(problem(error, handler.name))
+        fatal = fatal or isinstance(error, Fail)
+        if isinstance(error, Retry) and error.delay is not None:
+            delay = max(delay or 0.0, error.delay)
+    return Verdict(results, tuple(problems), fatal, delay)
+
+
+def problem(error: BaseException, handler: str | None) -> Problem:
+    if isinstance(error, Retry | Fail):
+        inner = error.error
+        if isinstance(inner, BaseException):
+            return Problem(str(inner), error.code or type(inner).__name__, handler)
+        return Problem(str(inner), error.code or type(error).__name__.upper(), handler)
+    logger.debug("handler %s: %s", handler, "".join(traceback.format_exception(error)))
+    return Problem(str(error) or type(error).__name__, type(error).__name__, handler)
+
+
+def _plain(handler: Handler, result: Any) -> Any:
+    """A result as the log will show it; one that is no JSON value is not worth a retry."""
+    try:
+        return payload.decode(*payload.encode(result, payload.JSON, RESULT_MAX))
+    except InvalidArgument as error:
+        logger.warning("handler %s: its result is not kept: %s", handler.name, error)
+        return None

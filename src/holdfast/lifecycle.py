@@ -1,0 +1,255 @@
+"""Every rule about what may happen to a message. Pure: no clock, no I/O, no store.
+
+A `policy` here is complete: the queue's, over the connection's, over the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import Random
+
+import msgspec
+
+from holdfast.message import ERRORS_MAX, ErrorInfo, History, Lease, Message, dlq_of, is_dlq
+from holdfast.policy import Policy
+from holdfast.store import Target, Transition, Verb
+
+ACK_TIMEOUT_REASON = "ack timeout exceeded"
+EXHAUSTED_REASON = "max attempts exceeded"
+FAILED_REASON = "failed"
+NO_HANDLER_REASON = "no handler"
+NO_HANDLER_CODE = "NO_HANDLER"
+ACK_TIMEOUT_CODE = "ACK_TIMEOUT"
+
+
+def acked(lease: Lease, policy: Policy, result: bytes | None = None) -> Transition:
+    """Finished: into the log. From a dead-letter queue: looked at and discarded."""
+    message = lease.message
+    status = "COMPLETED_WITH_ERRORS" if is_dlq(message.queue) else "COMPLETED"
+    return Transition(
+        Verb.ACK,
+        message.queue,
+        message.id,
+        Target.DONE,
+        lease.token,
+        status=status if policy.log else None,
+        result=result,
+    )
+
+
+def nacked(
+    lease: Lease,
+    errors: Sequence[ErrorInfo],
+    policy: Policy,
+    now: int,
+    rng: Random,
+    *,
+    delay: float | None = None,
+    handled: dict[str, object] | None = None,
+) -> Transition:
+    """It did not work this time: again after the backoff, or dead when out of attempts."""
+    if is_dlq(lease.message.queue):
+        return _back(Verb.NACK, lease, now + ms(delay or 0.0), lease.message.attempts - 1, None)
+    rules = for_message(lease.message, policy)
+    history = _with_errors(lease.message.history, errors, handled)
+    if lease.message.attempts >= (rules.max_attempts or 1):
+        reason = EXHAUSTED_REASON
+        if errors and all(error.code == NO_HANDLER_CODE for error in errors):
+            reason = NO_HANDLER_REASON
+        return _exhausted(Verb.NACK, lease, history, rules, now, reason)
+    return _later(Verb.NACK, lease, history, rules, now, rng, delay)
+
+
+def failed(
+    lease: Lease,
+    errors: Sequence[ErrorInfo],
+    now: int,
+    *,
+    handled: dict[str, object] | None = None,
+) -> Transition:
+    """It will never work: dead at once, whatever attempts are left."""
+    if is_dlq(lease.message.queue):
+        return _back(Verb.FAIL, lease, now, lease.message.attempts - 1, None)
+    history = _with_errors(lease.message.history, errors, handled)
+    return _dead(Verb.FAIL, lease, history, now, FAILED_REASON)
+
+
+def released(lease: Lease, now: int) -> Transition:
+    """Given back untouched: this delivery does not count."""
+    return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)
+
+
+def extended(lease: Lease, policy: Policy, now: int, seconds: float | None = None) -> Transition:
+    """Held for `seconds` from now, else for the message's own (or the queue's) time-out."""
+    if seconds is None:
+        seconds = for_message(lease.message, policy).ack_timeout
+    return Transition(
+        Verb.EXTEND,
+        lease.message.queue,
+        lease.message.id,
+        Target.LEASED,
+        lease.token,
+        deadline=now + ms(seconds or 0.0),
+    )
+
+
+def expired(lease: Lease, policy: Policy, now: int, rng: Random) -> Transition:
+    """The holder went silent: back at once, or dead when out of attempts.
+
+    Applies only while the deadline is still past, so that an extend that came between wins.
+    """
+    message = lease.message
+    if is_dlq(message.queue):
+        move = _back(Verb.EXPIRE, lease, now, message.attempts - 1, None)
+    else:
+        rules = for_message(message, policy)
+        error = ErrorInfo(ACK_TIMEOUT_REASON, ACK_TIMEOUT_CODE, now, message.attempts, lease.owner)
+        history = _with_errors(message.history, [error], None)
+        if message.attempts >= (rules.max_attempts or 1):
+            move = _exhausted(Verb.EXPIRE, lease, history, rules, now, ACK_TIMEOUT_REASON)
+        elif rules.overdue_backoff:
+            move = _later(Verb.EXPIRE, lease, history, rules, now, rng, None)
+        else:
+            move = _back(Verb.EXPIRE, lease, now, message.attempts, history)
+    return msgspec.structs.replace(move, overdue_at=now)
+
+
+def redriven(message: Message, place: int, to_queue: str, now: int) -> Transition:
+    """A dead letter starts over: attempts at 0; id, key, headers, payload and errors stay."""
+    history = msgspec.structs.replace(
+        message.history,
+        dead_at=None,
+        reason=None,
+        source=None,
+        delay=None,
+        redriven=message.history.redriven + 1,
+    )
+    return Transition(
+        Verb.REDRIVE,
+        message.queue,
+        message.id,
+        Target.WAITING,
+        place=place,
+        to_queue=to_queue,
+        lane=message.priority,
+        available_at=now,
+        attempts=0,
+        history=history,
+    )
+
+
+def replayed(message: Message, id: str, now: int) -> Message:
+    """A finished message as a new one that names where it came from."""
+    return msgspec.structs.replace(
+        message,
+        id=id,
+        enqueued_at=now,
+        available_at=now,
+        attempts=0,
+        first_leased_at=None,
+        history=History(origin=message.id),
+    )
+
+
+def partition_of(key: str | None, id: str, partitions: int) -> int:
+    """The first 8 bytes of BLAKE2b of the key (else of the id), big-endian, mod `partitions`.
+
+    A promise to every other process, version and store: it never changes.
+    """
+    if partitions == 1:
+        return 0
+    digest = blake2b((id if key is None else key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % partitions
+
+
+def for_message(message: Message, policy: Policy) -> Policy:
+    """The rules for one message: its own fields first."""
+    if message.ack_timeout is None and message.max_attempts is None and message.backoff is None:
+        return policy
+    own = Policy(
+        ack_timeout=message.ack_timeout,
+        max_attempts=message.max_attempts,
+        backoff=message.backoff,
+    )
+    return own.over(policy)
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _later(
+    verb: Verb,
+    lease: Lease,
+    history: History,
+    rules: Policy,
+    now: int,
+    rng: Random,
+    delay: float | None,
+) -> Transition:
+    if delay is None and rules.backoff is not None:
+        attempt = max(1, lease.message.attempts)
+        delay = rules.backoff.delay(attempt, history.delay, rng)
+        history = msgspec.structs.replace(history, delay=delay)
+    return _back(verb, lease, now + ms(delay or 0.0), lease.message.attempts, history)
+
+
+def _back(
+    verb: Verb, lease: Lease, available_at: int, attempts: int, history: History | None
+) -> Transition:
+    message = lease.message
+    return Transition(
+        verb,
+        message.queue,
+        message.id,
+        Target.WAITING,
+        lease.token,
+        to_queue=message.queue,
+        lane=0 if is_dlq(message.queue) else message.priority,
+        available_at=available_at,
+        attempts=attempts,
+        history=history,
+    )
+
+
+def _exhausted(
+    verb: Verb, lease: Lease, history: History, rules: Policy, now: int, reason: str
+) -> Transition:
+    if rules.exhausted != "complete":
+        return _dead(verb, lease, history, now, reason)
+    return Transition(
+        verb,
+        lease.message.queue,
+        lease.message.id,
+        Target.DONE,
+        lease.token,
+        history=msgspec.structs.replace(history, reason=reason),
+        status="COMPLETED_WITH_ERRORS" if rules.log else None,
+    )
+
+
+def _dead(verb: Verb, lease: Lease, history: History, now: int, reason: str) -> Transition:
+    message = lease.message
+    return Transition(
+        verb,
+        message.queue,
+        message.id,
+        Target.WAITING,
+        lease.token,
+        to_queue=dlq_of(message.queue),
+        tail=True,
+        available_at=now,
+        attempts=message.attempts,
+        history=msgspec.structs.replace(history, source=message.queue, dead_at=now, reason=reason),
+    )
+
+
+def _with_errors(
+    history: History, errors: Sequence[ErrorInfo], handled: dict[str, object] | None
+) -> History:
+    return msgspec.structs.replace(
+        history,
+        errors=(*history.errors, *errors)[-ERRORS_MAX:],
+        handled={**history.handled, **(handled or {})},
+    )

@@ -1,0 +1,98 @@
+"""Payloads are bytes with a content type. JSON values go in and come out equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode(payload: Any, content_type: str | None, limit: int) -> tuple[bytes, str]:
+    """The body and its content type; bytes go as they are, everything else as JSON."""
+    if isinstance(payload, bytes | bytearray):
+        body, kind = bytes(payload), content_type or BYTES
+        if kind == JSON:
+            _must_parse(body)
+    elif content_type in (None, JSON):
+        body, kind = _to_json(payload), JSON
+    elif isinstance(payload, str) and content_type.startswith("text/"):
+        body, kind = _utf8(payload), content_type
+    else:
+        raise InvalidArgument("payload", f"must be bytes (or text) for content type {content_type}")
+    if len(body) > limit:
+        raise InvalidArgument("payload", f"{len(body)} bytes; the limit is {limit}")
+    return body, kind
+
+
+def decode(body: bytes, content_type: str) -> Any:
+    if content_type == JSON:
+        return _decode(body)
+    if content_type.startswith("text/"):
+        return body.decode()
+    return body
+
+
+def decoder(wanted: Any) -> Callable[[bytes, str], Any]:
+    """How to make the type that a handler annotates out of a body."""
+    if wanted is Any or wanted is bytes:
+        return decode if wanted is Any else lambda body, _: body
+    validate: Callable[[bytes], Any] | None = getattr(wanted, "model_validate_json", None)
+    into = validate or msgspec.json.Decoder(wanted).decode
+
+    def typed(body: bytes, content_type: str) -> Any:
+        return into(body) if content_type == JSON else decode(body, content_type)
+
+    return typed
+
+
+def _to_json(payload: Any) -> bytes:
+    try:
+        body = _encode(payload)
+        back = _decode(body)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument("payload", f"not JSON: {error}") from error
+    if back != payload:  # only then look for what JSON cannot carry
+        _check_json(payload, "payload")
+    return body
+
+
+def _check_json(value: Any, path: str) -> None:
+    match value:
+        case float() if not math.isfinite(value):
+            raise InvalidArgument(path, f"{value} is not a JSON number")
+        case bytes() | bytearray():
+            raise InvalidArgument(path, "bytes do not go into JSON; send bytes alone, or base64")
+        case Mapping():
+            for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
+                if not isinstance(key, str):
+                    raise InvalidArgument(path, f"a JSON object has text keys, not {key!r}")
+                _check_json(inner, f"{path}.{key}")
+        case list() | tuple():
+            for n, inner in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                _check_json(inner, f"{path}[{n}]")
+        case _:
+            pass  # dataclasses, structs, dates: they go in as the JSON that stands for them
+
+
+def _must_parse(body: bytes) -> None:
+    try:
+        _decode(body)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InvalidArgument("payload", f"not JSON: {error}") from error
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("payload", f"not text: {error}") from error

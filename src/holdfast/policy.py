@@ -1,0 +1,126 @@
+"""What a queue does with its messages. Every field may be left open; the nearest one wins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import msgspec
+
+from holdfast.backoff import Backoff
+from holdfast.errors import InvalidArgument, did_you_mean
+
+Exhausted = Literal["dead", "complete"]
+SECONDS_MAX = 100 * 365 * 24 * 3600
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Per connection, per queue, per message: field by field, the nearest one that is set wins."""
+
+    ack_timeout: float | None = None
+    """Seconds a lease holds before the message is overdue. Default 30."""
+    max_attempts: int | None = None
+    """Deliveries before a message is dead. Default 3."""
+    backoff: Backoff | None = None
+    """The wait after a failed attempt. Default Backoff()."""
+    overdue_backoff: bool | None = None
+    """Whether a message whose lease ran out also waits its backoff. Default False."""
+    exhausted: Exhausted | None = None
+    """Out of attempts: "dead" letters, or "complete" into the log with errors. Default "dead"."""
+    log: bool | None = None
+    """Whether finished messages are kept in the log. Default True."""
+    retention: float | None = None
+    """Seconds a finished message stays in the log; 0 keeps it for ever. Default 7 days."""
+    retention_count: int | None = None
+    """Finished messages the log keeps at most; 0 is no limit. Default 0."""
+    payload_max: int | None = None
+    """Bytes a payload may have. Default 1 MiB."""
+
+    def __post_init__(self) -> None:
+        positive("ack_timeout", self.ack_timeout)
+        whole("max_attempts", self.max_attempts, low=1)
+        if self.backoff is not None and not isinstance(cast(object, self.backoff), Backoff):
+            raise InvalidArgument("backoff", f"must be a Backoff, not {self.backoff!r}")
+        for field in ("overdue_backoff", "log"):
+            if getattr(self, field) not in (None, True, False):
+                raise InvalidArgument(field, f"must be True or False, not {getattr(self, field)!r}")
+        if self.exhausted not in (None, "dead", "complete"):
+            raise InvalidArgument(
+                "exhausted", f'must be "dead" or "complete", not {self.exhausted!r}'
+            )
+        seconds("retention", self.retention)
+        whole("retention_count", self.retention_count, low=0)
+        whole("payload_max", self.payload_max, low=1)
+
+    @classmethod
+    def of(cls, **fields: Any) -> Policy:
+        """A policy from keywords, refusing an unknown one with the near one suggested."""
+        for name in fields:
+            if name not in cls.__struct_fields__:
+                hint = did_you_mean(name, cls.__struct_fields__)
+                raise InvalidArgument(name, f"no such policy field; {hint}")
+        return cls(**fields)
+
+    def over(self, outer: Policy) -> Policy:
+        """This policy, with what it leaves open taken from `outer`."""
+        merged = {**outer._given(), **self._given()}
+        if self.backoff is not None:
+            merged["backoff"] = self.backoff.over(outer.backoff)
+        return Policy(**merged)
+
+    def _given(self) -> dict[str, Any]:
+        fields = msgspec.structs.asdict(self)
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was given, and only that: the form that is stored."""
+        given = self._given()
+        if self.backoff is not None:
+            given["backoff"] = self.backoff.to_dict()
+        return given
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Policy:
+        backoff = stored.get("backoff")
+        fields: dict[str, Any] = {**stored, "backoff": backoff and Backoff(**backoff)}
+        return cls(**fields)
+
+
+def positive(field: str, value: Any) -> None:
+    seconds(field, value)
+    if value is not None and value == 0:
+        raise InvalidArgument(field, "must be more than 0 seconds")
+
+
+def seconds(field: str, value: Any) -> None:
+    """A length of time: a finite number of seconds, zero or more, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidArgument(field, f"must be a number of seconds, not {value!r}")
+    if value < 0:
+        raise InvalidArgument(field, f"must not be negative, not {value!r}")
+    if value > SECONDS_MAX:
+        raise InvalidArgument(field, f"must be at most {SECONDS_MAX} seconds, not {value!r}")
+
+
+def whole(field: str, value: Any, *, low: int, high: int = 2**31 - 1) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(field, f"must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise InvalidArgument(field, f"must be {low} to {high}, not {value!r}")
+
+
+DEFAULTS = Policy(
+    ack_timeout=30.0,
+    max_attempts=3,
+    backoff=Backoff(),
+    overdue_backoff=False,
+    exhausted="dead",
+    log=True,
+    retention=7 * 24 * 3600.0,
+    retention_count=0,
+    payload_max=1024 * 1024,
+)

@@ -1,0 +1,472 @@
+"""The verbs users call on a queue. They check what comes in, ask the rules, tell the store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast import lifecycle, payload
+from holdfast.backoff import Backoff
+from holdfast.clock import Clock
+from holdfast.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    LeaseLost,
+    MessageNotFound,
+    QueueNotEmpty,
+    QueueNotFound,
+)
+from holdfast.lifecycle import ms
+from holdfast.message import (
+    PRIORITY_MAX,
+    Finished,
+    Lease,
+    Message,
+    Outgoing,
+    check_id,
+    dlq_of,
+    home_of,
+    is_dlq,
+    new_ids,
+)
+from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry, error_info
+from holdfast.policy import DEFAULTS, Policy, seconds, whole
+from holdfast.store import (
+    Enqueued,
+    Entry,
+    LeaseAsk,
+    QueueSpec,
+    QueueStats,
+    Settled,
+    State,
+    Store,
+    Transition,
+    View,
+)
+
+LEASE_MAX = 10_000
+HEADERS_MAX = 64 * 1024
+TEXT_MAX = 1024
+RESULT_MAX = 64 * 1024
+WAIT_STEP_S = 5.0
+PAGE = 500
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What every verb needs: the store, the time, the dice, the connection's policy, a name."""
+
+    store: Store
+    clock: Clock
+    rng: Random
+    policy: Policy
+    owner: str
+
+    def complete(self, spec: QueueSpec) -> Policy:
+        """The queue's policy with every field filled in."""
+        return spec.policy.over(self.policy)
+
+
+class Queue:
+    """A handle on one queue. Cheap, thread-safe, good for the life of its connection."""
+
+    def __init__(self, context: Context, name: str) -> None:
+        self.name = name
+        self._at = context
+        self._policies: tuple[Policy, Policy] = (DEFAULTS, context.policy)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    @property
+    def dlq(self) -> Queue:
+        """Its dead letters: a queue like any other."""
+        return Queue(self._at, dlq_of(self.name))
+
+    @property
+    def spec(self) -> QueueSpec:
+        spec = self._at.store.get_queue(self.name)
+        if spec is None:
+            raise QueueNotFound(f"no queue {self.name!r}")
+        return spec
+
+    @property
+    def policy(self) -> Policy:
+        """The rules in force for messages that bring none of their own."""
+        return self._complete(self.spec)
+
+    def enqueue(
+        self,
+        payload: Any,
+        *,
+        id: Any = None,
+        key: str | None = None,
+        type: str | None = None,
+        priority: int = 0,
+        delay: float | None = None,
+        at: datetime | float | None = None,
+        headers: dict[str, str] | None = None,
+        ack_timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        content_type: str | None = None,
+        within: Any = None,
+    ) -> Message:
+        """Store one message; returns when the store has it.
+
+        `delay` seconds or a time `at` hold it back. `within` is your own open transaction on the
+        same store. An `id` that the queue still holds changes nothing: the message that is there
+        comes back, with `duplicate` set.
+        """
+        outgoing = Outgoing(
+            payload,
+            id,
+            key,
+            type,
+            priority,
+            delay,
+            at,
+            headers,
+            ack_timeout,
+            max_attempts,
+            backoff,
+            content_type,
+        )
+        return self.enqueue_many([outgoing], within=within)[0]
+
+    def enqueue_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
+        """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`."""
+        if isinstance(items, str | bytes | Mapping):
+            raise InvalidArgument("items", "must be a list of payloads, not one payload")
+        spec, now = self.spec, self._at.clock.now()
+        make = _Maker(spec, self._complete(spec), now)
+        items = list(items)
+        ids = new_ids(len(items), now)
+        messages = [make(item, id) for item, id in zip(items, ids, strict=True)]
+        answers = self._at.store.enqueue(messages, now, within=within)
+        if Enqueued.HELD not in answers:
+            return messages
+        return self._with_held(messages, answers)
+
+    def _with_held(self, messages: list[Message], answers: list[Enqueued]) -> list[Message]:
+        pairs = list(zip(messages, answers, strict=True))
+        held_ids = [message.id for message, answer in pairs if answer is Enqueued.HELD]
+        held = {message.id: message for message in self._at.store.get(self.name, held_ids)}
+        return [
+            msgspec.structs.replace(held.get(message.id, message), duplicate=True)
+            if answer is Enqueued.HELD
+            else message
+            for message, answer in pairs
+        ]
+
+    def lease(
+        self,
+        limit: int = 1,
+        wait: float = 0.0,
+        *,
+        owner: str | None = None,
+        partitions: Sequence[int] | None = None,
+        batch: str | None = None,
+    ) -> list[Lease]:
+        """Up to `limit` messages, for you alone until their deadline.
+
+        On an empty queue: an empty list at once, or after up to `wait` seconds.
+        """
+        whole("limit", limit, low=1, high=LEASE_MAX)
+        seconds("wait", wait)
+        policy = self.policy
+        clock, store = self._at.clock, self._at.store
+        until = clock.monotonic() + wait
+        while True:
+            now = clock.now()
+            ask = LeaseAsk(
+                self.name,
+                limit,
+                owner or self._at.owner,
+                secrets.token_hex(8),
+                ms(policy.ack_timeout or 0.0),
+                None if partitions is None else tuple(partitions),
+                batch,
+            )
+            leases = store.lease(ask, now)
+            left = until - clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            store.wait([self.name], now, min(left, WAIT_STEP_S))
+
+    def ack(self, lease: Lease, *, result: Any = None, within: Any = None) -> None:
+        """Finished: the message goes to the log, with its result if it has one."""
+        self._settle_one(lease, Done(result), within)
+
+    def nack(self, lease: Lease, error: Any = None, *, delay: float | None = None) -> None:
+        """It did not work: back after `delay` seconds or its backoff; dead if out of attempts."""
+        self._settle_one(lease, Retry(error, delay=delay))
+
+    def fail(self, lease: Lease, error: Any = "failed", *, code: str | None = None) -> None:
+        """It will never work: to the dead letters at once."""
+        self._settle_one(lease, Fail(error, code=code))
+
+    def release(self, lease: Lease) -> None:
+        """Give it back at once; this delivery does not count."""
+        self._settle_one(lease, Release())
+
+    def extend(self, lease: Lease, seconds: float | None = None) -> Lease:
+        """Hold it for `seconds` from now, or for its own time-out. Returns the longer lease."""
+        move = self._settle_one(lease, Extend(seconds))
+        return msgspec.structs.replace(lease, deadline=move.deadline)
+
+    def settle(
+        self, items: Iterable[Lease | tuple[Lease, Outcome]], *, within: Any = None
+    ) -> list[Settled]:
+        """End many leases in one write; a bare lease is acked. One answer per item, in order."""
+        policy, now = self.policy, self._at.clock.now()
+        moves = [self._decide(item, policy, now) for item in items]
+        return self._at.store.settle(moves, now, within=within)
+
+    def _settle_one(self, lease: Lease, outcome: Outcome, within: Any = None) -> Transition:
+        now = self._at.clock.now()
+        move = self._decide((lease, outcome), self.policy, now)
+        if self._at.store.settle([move], now, within=within) != [Settled.APPLIED]:
+            raise LeaseLost(f"{lease.message.id}: this lease has ended, the message moved on")
+        return move
+
+    def _decide(self, item: Lease | tuple[Lease, Outcome], policy: Policy, now: int) -> Transition:
+        lease, outcome = (item, _DONE) if isinstance(item, Lease) else item
+        if lease.message.queue != self.name:
+            raise InvalidArgument(
+                "lease", f"is of queue {lease.message.queue!r}, not {self.name!r}"
+            )
+        return decide(lease, outcome, policy, now, self._at.rng)
+
+    def stats(self) -> QueueStats:
+        """How many are ready, delayed, leased, dead and done, and the age of the oldest."""
+        return self._at.store.stats([self.name], self._at.clock.now())[0]
+
+    def get(self, id: Any) -> Message:
+        """A message that the queue or its dead-letter queue holds."""
+        found = self._at.store.get(self.name, [check_id(id)])
+        if not found:
+            raise MessageNotFound(f"{self.name} holds no message {id}")
+        return found[0]
+
+    def browse(
+        self,
+        state: State | str = State.READY,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Iterator[Entry]:
+        """Look at messages in lease order without touching them: ready, delayed, leased or log."""
+        view = View(self.name, _state(state), since, until)
+        after: str | None = None
+        while True:
+            page = self._at.store.browse(view, after, PAGE, self._at.clock.now())
+            yield from page.entries
+            after = page.after
+            if after is None:
+                return
+
+    def log(self, *, since: int | None = None, until: int | None = None) -> Iterator[Finished]:
+        """What is finished, oldest first."""
+        entries = self.browse(State.LOG, since=since, until=until)
+        return (entry.finished for entry in entries if entry.finished is not None)
+
+    def replay(
+        self, id: Any = None, *, since: int | None = None, until: int | None = None
+    ) -> list[Message]:
+        """Enqueue finished messages again, as new ones that name their origin.
+
+        By `id`, or all that finished at or after `since` and before `until` (milliseconds).
+        """
+        if id is None and since is None and until is None:
+            raise InvalidArgument("id", "name a message, or a range by since and until")
+        wanted = None if id is None else check_id(id)
+        until = self._at.clock.now() + 1 if until is None else until
+        found = [
+            finished.message
+            for finished in self.log(since=since, until=until)
+            if wanted is None or finished.message.id == wanted
+        ]
+        if wanted is not None and not found:
+            raise MessageNotFound(f"the log of {self.name} has no message {wanted}")
+        now = self._at.clock.now()
+        ids = new_ids(len(found), now)
+        fresh = [lifecycle.replayed(old, id, now) for old, id in zip(found, ids, strict=True)]
+        self._at.store.enqueue(fresh, now)
+        return fresh
+
+    def pause(self) -> None:
+        """Lease nothing any more; messages are still accepted, leases still settled."""
+        self._update(paused=True)
+
+    def resume(self) -> None:
+        self._update(paused=False)
+
+    def purge(self) -> int:
+        """Drop every waiting message, without a trace; leased ones stay. Says how many."""
+        self.spec  # noqa: B018  # a queue that is not there is an error, not an empty one
+        purged = 0
+        while n := self._at.store.purge(self.name, PAGE):
+            purged += n
+        return purged
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the queue with its dead letters and its log; `force` if either holds messages."""
+        if is_dlq(self.name) and self._at.store.get_queue(home_of(self.name)):
+            raise FailedPrecondition(
+                f"{self.name} goes with its queue: delete {home_of(self.name)}, or purge this one"
+            )
+        self.spec  # noqa: B018
+        names = list(dict.fromkeys([self.name, dlq_of(self.name)]))
+        if not self._at.store.delete_queues(names, only_empty=not force):
+            raise QueueNotEmpty(
+                f"{self.name} or its dead letters hold messages; force=True deletes"
+            )
+
+    def _update(self, **changes: Any) -> QueueSpec:
+        while True:
+            changed = msgspec.structs.replace(self.spec, **changes)
+            if self._at.store.put_queues([changed]):
+                return changed
+
+    def _complete(self, spec: QueueSpec) -> Policy:
+        """Remembered while the stored policy stays the same object: this is on the hot path."""
+        known, complete = self._policies
+        if known is not spec.policy:
+            complete = self._at.complete(spec)
+            self._policies = (spec.policy, complete)
+        return complete
+
+
+_DONE = Done()
+
+
+def decide(
+    lease: Lease,
+    outcome: Outcome,
+    policy: Policy,
+    now: int,
+    rng: Random,
+) -> Transition:
+    """What an outcome means for a lease, by the rules."""
+    match outcome:
+        case Done(result):
+            return lifecycle.acked(lease, policy, None if result is None else _result(result))
+        case Retry():
+            errors = [error_info(outcome, lease, now)]
+            return lifecycle.nacked(lease, errors, policy, now, rng, delay=outcome.delay)
+        case Fail():
+            return lifecycle.failed(lease, [error_info(outcome, lease, now)], now)
+        case Release():
+            return lifecycle.released(lease, now)
+        case Extend(seconds=length):
+            return lifecycle.extended(lease, policy, now, length)
+
+
+class _Maker:
+    """Checks one outgoing message after the other and makes it what the store keeps."""
+
+    def __init__(self, spec: QueueSpec, policy: Policy, now: int) -> None:
+        self._spec = spec
+        self._now = now
+        self._payload_max = policy.payload_max or 0
+
+    def __call__(self, item: Any, id: str) -> Message:
+        if not isinstance(item, Outgoing):
+            item = Outgoing(item)
+        body, content_type = payload.encode(item.payload, item.content_type, self._payload_max)
+        own = item.ack_timeout is not None or item.max_attempts is not None or item.backoff
+        if own:
+            Policy(
+                ack_timeout=item.ack_timeout, max_attempts=item.max_attempts, backoff=item.backoff
+            )
+        return Message(
+            id if item.id is None else check_id(item.id),
+            self._spec.name,
+            lifecycle.partition_of(item.key, id, self._spec.partitions),
+            _priority(item.priority),
+            _text("key", item.key),
+            _text("type", item.type),
+            body,
+            content_type,
+            _headers(item.headers) if item.headers is not None else {},
+            self._now,
+            self._available_at(item),
+            0,
+            item.ack_timeout,
+            item.max_attempts,
+            item.backoff,
+        )
+
+    def _available_at(self, item: Outgoing) -> int:
+        if item.delay is None and item.at is None:
+            return self._now
+        if item.at is None:
+            seconds("delay", item.delay)
+            return self._now + ms(item.delay or 0.0)
+        if item.delay is not None:
+            raise InvalidArgument("at", "give a delay or a time, not both")
+        return max(self._now, _time("at", item.at))
+
+
+def _priority(value: Any) -> int:
+    if type(value) is int and value == 0:
+        return 0
+    whole("priority", value, low=0, high=PRIORITY_MAX)
+    return value
+
+
+def _text(field: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgument(field, f"must be text, not {value!r}")
+    if len(value) > TEXT_MAX:
+        raise InvalidArgument(field, f"{len(value)} characters; the limit is {TEXT_MAX}")
+    return _encodable(field, value)
+
+
+def _encodable(field: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field, f"not text: {error}") from error
+    return value
+
+
+def _headers(headers: Any) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument("headers", f"must be a mapping of text to text, not {headers!r}")
+    size = 0
+    for name, value in headers.items():  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(f"headers.{name}", f"must be text, not {value!r}")
+        size += len(_encodable("headers", name)) + len(_encodable(f"headers.{name}", value))
+    if size > HEADERS_MAX:
+        raise InvalidArgument("headers", f"{size} characters; the limit is {HEADERS_MAX}")
+    return dict(headers)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _time(field: str, at: Any) -> int:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidArgument(field, "a datetime must say its time zone")
+        return int(at.timestamp() * 1000)
+    seconds(field, at)
+    return ms(at)
+
+
+def _state(value: State | str) -> State:
+    try:
+        return State(value)
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidArgument("state", f"{value!r}; must be one of {known}") from None
+
+
+def _result(result: Any) -> bytes:
+    return payload.encode(result, payload.JSON, RESULT_MAX)[0]

@@ -1,0 +1,287 @@
+"""The Store contract: what a store keeps and how it answers. Rules live in lifecycle.py.
+
+A store is synchronous, thread-safe and batch first. `now` is always an argument, milliseconds by
+the store's clock. A store never decides: it applies transitions as compare-and-set and says, for
+each, what became of it. It raises only `StoreError`s and `QueueNotFound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.message import Finished, History, Lease, Message, Status
+from holdfast.policy import Policy
+
+
+class QueueSpec(msgspec.Struct, frozen=True):
+    """A queue as it is set up. `policy` holds only what was given for this queue."""
+
+    name: str
+    partitions: int = 1
+    policy: Policy = Policy()
+    paused: bool = False
+    created_at: int = 0
+    revision: int = 0
+    """Goes up with every change; 0 is a queue that is not stored yet."""
+
+
+class State(StrEnum):
+    """Where a message is. A dead one is ready (or leased, or delayed) in a dead-letter queue."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    LEASED = "leased"
+    LOG = "log"
+
+
+class Enqueued(StrEnum):
+    STORED = "stored"
+    HELD = "held"
+    """The queue, or its dead-letter queue, holds this id: nothing was changed."""
+
+
+class Settled(StrEnum):
+    """What became of one transition of a batch."""
+
+    APPLIED = "applied"
+    ALREADY = "already"
+    """This very transition had been applied before: a repeated call whose answer was lost."""
+    STALE = "stale"
+    """The token (or, without one, the place) is not the message's any more: nothing changed."""
+
+
+class Verb(StrEnum):
+    """Who moved a message. Kept beside the token to tell a repeated call from a lost race."""
+
+    ACK = "ack"
+    NACK = "nack"
+    FAIL = "fail"
+    RELEASE = "release"
+    EXTEND = "extend"
+    EXPIRE = "expire"
+    REDRIVE = "redrive"
+
+
+class Target(StrEnum):
+    WAITING = "waiting"
+    """Ready in `to_queue`, or delayed when `available_at` lies ahead."""
+    LEASED = "leased"
+    """Stays with its holder until `deadline`."""
+    DONE = "done"
+    """Leaves the queue, into the log if `status` says how it ended."""
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """One move of one message, decided; the store only has to compare and write it.
+
+    Applies when the message is leased with `token` (and, if `overdue_at` is given, its deadline is
+    not after that); without a token, when it is waiting in `queue` at `place`. A message that would
+    come to a queue that is gone, or that holds its id, stays where it is.
+    """
+
+    verb: Verb
+    queue: str
+    id: str
+    target: Target
+    token: str | None = None
+    overdue_at: int | None = None
+    place: int | None = None
+    to_queue: str = ""
+    tail: bool = False
+    """To the end of the line; else it takes the place it had when it was first enqueued."""
+    lane: int = 0
+    """Leased highest first. A message's priority; 0 in a dead-letter queue."""
+    available_at: int = 0
+    deadline: int = 0
+    attempts: int = 0
+    history: History | None = None
+    """The new history; None leaves it as it is."""
+    status: Status | None = None
+    result: bytes | None = None
+
+
+class LeaseAsk(msgspec.Struct, frozen=True):
+    queue: str
+    limit: int
+    owner: str
+    token: str
+    """New for every call; a store makes each lease's token from it."""
+    timeout_ms: int
+    """The lease time of messages that have none of their own."""
+    partitions: tuple[int, ...] | None = None
+    """Only these; None is every partition of the queue."""
+    batch: str | None = None
+    """A durable name to re-read what was leased by (see `Store.leased`)."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """What to browse: a queue's ready, delayed or leased messages, or its log."""
+
+    queue: str
+    state: State = State.READY
+    since: int | None = None
+    """Log: finished at or after; otherwise enqueued at or after."""
+    until: int | None = None
+    """Before this time (exclusive)."""
+    upto: str | None = None
+    """Only what stood in line when a page with this `end` was read, at the place it had then."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One row of a page; `lease` for leased ones, `finished` for the log."""
+
+    message: Message
+    place: int
+    """Position in line. New each time a message comes to the end of one (see `Transition.tail`)."""
+    lease: Lease | None = None
+    finished: Finished | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    entries: list[Entry]
+    after: str | None
+    """Pass it to get the next page; None at the end."""
+    end: str
+    """The end of the line now; see `View.upto`."""
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """Exact when nothing moves. `done` counts everything ever finished; `dead` the dead letters."""
+
+    queue: str
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    oldest_age: float | None
+    """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
+    paused: bool
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A named lease: the sweep lock, a partition's owner. The epoch grows with every new owner."""
+
+    name: str
+    owner: str
+    epoch: int
+    expires_at: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Small news for people who watch. May be lost; nothing is decided by it."""
+
+    type: str
+    timestamp: int
+    payload: dict[str, Any]
+    seq: int = 0
+
+
+class Subscription(Protocol):
+    def next(self, timeout: float) -> list[Event]:
+        """Events since the last call, waiting up to `timeout` seconds for the first."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    def migrate(self) -> None:
+        """Make or upgrade the schema. Idempotent; safe when two processes run it at once."""
+        ...
+
+    def close(self) -> None: ...
+
+    def time(self) -> int:
+        """The server's clock, in milliseconds."""
+        ...
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        """Write all specs in one step if each stored revision is the spec's; else write none.
+
+        The stored revision becomes one more. False: somebody was faster, read again.
+        """
+        ...
+
+    def get_queue(self, name: str) -> QueueSpec | None: ...
+
+    def queues(self) -> list[QueueSpec]:
+        """Every queue, by name."""
+        ...
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        """Delete queues with all they hold in one step; False if `only_empty` and one holds any.
+
+        The log does not count: what is finished keeps no queue alive.
+        """
+        ...
+
+    def enqueue(
+        self, messages: Sequence[Message], now: int, *, within: Any = None
+    ) -> list[Enqueued]:
+        """Store all or none (see LIFE-3 for stores that bound it); an id that is held stays as is.
+
+        Each message names its queue, partition and priority. `within` is the caller's own open
+        transaction on this store.
+        """
+        ...
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """Up to `limit` messages with available_at <= now: highest lane first, then by place.
+
+        In one atomic step each gets its token, its deadline and one more attempt. A paused queue
+        gives none. Waits for no lock that another consumer holds on a message.
+        """
+        ...
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        """Apply each transition that still fits; one stale item never fails its neighbours."""
+        ...
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        """Leases with deadline <= now, oldest deadline first, read from the deadline index."""
+        ...
+
+    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
+        """What a batch name holds, by id; `after` is the last id of the page before."""
+        ...
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        """A page in lease order (log: in order of finishing), by keyset cursor. Changes nothing."""
+        ...
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        """Those of `ids` that the queue or its dead-letter queue holds, in no order."""
+        ...
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        """At a cost that does not grow with the number of messages."""
+        ...
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        """Drop up to `limit` log rows: finished before `before`, or beyond the newest `keep`."""
+        ...
+
+    def purge(self, queue: str, limit: int) -> int:
+        """Drop up to `limit` waiting (not leased) messages, without a trace."""
+        ...
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        """Take or renew a named lease; None while another owner's holds. ttl 0 gives it up."""
+        ...
+
+    def publish(self, events: Sequence[Event]) -> None: ...
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Events from now on, or after an event's `seq` as far as they are still kept."""
+        ...
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        """Return when there may be something to lease, or after `timeout` seconds."""
+        ...

@@ -1,0 +1,425 @@
+"""The model: every store must behave like this one. Plain scans, one lock, nothing clever.
+
+Fit for tests; what it holds is gone with the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from holdfast import clock
+from holdfast.errors import InvalidArgument, QueueNotFound
+from holdfast.message import Finished, Lease, Message, dlq_of, home_of, is_dlq
+from holdfast.store import (
+    Claim,
+    Enqueued,
+    Entry,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueSpec,
+    QueueStats,
+    Settled,
+    State,
+    Target,
+    Transition,
+    Verb,
+    View,
+)
+from holdfast.stores import url_options
+
+
+@dataclass
+class _Row:
+    message: Message
+    seq: int
+    place: int
+    lane: int
+    token: str | None = None
+    verb: Verb | None = None
+    """How the last lease ended; None while one is held."""
+    lease: Lease | None = None
+    batch: str | None = None
+
+
+@dataclass(frozen=True)
+class _Done:
+    finished: Finished
+    seq: int
+    token: str | None
+    verb: Verb
+
+
+@dataclass
+class _State:
+    specs: dict[str, QueueSpec] = field(default_factory=dict[str, QueueSpec])
+    rows: dict[tuple[str, str], _Row] = field(default_factory=dict[tuple[str, str], _Row])
+    log: dict[str, dict[str, _Done]] = field(default_factory=dict[str, dict[str, _Done]])
+    done: dict[str, int] = field(default_factory=dict[str, int])
+    claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+
+
+def open_url(url: str) -> MemoryStore:
+    url_options(url, set())
+    return MemoryStore()
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._seq = 0
+        self._state = _State()
+        self._events: deque[Event] = deque(maxlen=1000)
+        self._event_seq = itertools.count(1)
+
+    def migrate(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def time(self) -> int:
+        return clock.wall_ms()
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        with self._changed:
+            stored = self._state.specs
+            if any(getattr(stored.get(s.name), "revision", 0) != s.revision for s in specs):
+                return False
+            for spec in specs:
+                stored[spec.name] = msgspec.structs.replace(spec, revision=spec.revision + 1)
+                self._state.log.setdefault(spec.name, {})
+                self._state.done.setdefault(spec.name, 0)
+            self._changed.notify_all()
+            return True
+
+    def get_queue(self, name: str) -> QueueSpec | None:
+        with self._lock:
+            return self._state.specs.get(name)
+
+    def queues(self) -> list[QueueSpec]:
+        with self._lock:
+            return [spec for _, spec in sorted(self._state.specs.items())]
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        with self._lock:
+            rows = self._state.rows
+            held = [key for key, row in rows.items() if row.message.queue in names]
+            if held and only_empty:
+                return False
+            for key in held:
+                del rows[key]
+            for name in names:
+                self._state.specs.pop(name, None)
+                self._state.log.pop(name, None)
+                self._state.done.pop(name, None)
+            return True
+
+    def enqueue(
+        self, messages: Sequence[Message], now: int, *, within: Any = None
+    ) -> list[Enqueued]:
+        _no_transaction(within)
+        with self._changed:
+            for message in messages:
+                self._must_exist(message.queue)
+            answers = [self._enqueue(message) for message in messages]
+            self._changed.notify_all()
+            return answers
+
+    def _enqueue(self, message: Message) -> Enqueued:
+        key = (home_of(message.queue), message.id)
+        if key in self._state.rows:
+            return Enqueued.HELD
+        lane = 0 if is_dlq(message.queue) else message.priority
+        seq = self._next_seq()
+        self._state.rows[key] = _Row(message, seq, seq, lane)
+        return Enqueued.STORED
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        with self._lock:
+            if self._must_exist(ask.queue).paused:
+                return []
+            ready = [
+                row
+                for row in self._waiting(ask.queue)
+                if row.message.available_at <= now
+                and (ask.partitions is None or row.message.partition in ask.partitions)
+            ]
+            ready.sort(key=lambda row: (-row.lane, row.place))
+            return [self._lease(row, ask, now) for row in ready[: ask.limit]]
+
+    def _lease(self, row: _Row, ask: LeaseAsk, now: int) -> Lease:
+        message = row.message
+        own = message.ack_timeout
+        deadline = now + (ask.timeout_ms if own is None else round(own * 1000))
+        first = now if message.first_leased_at is None else message.first_leased_at
+        row.message = msgspec.structs.replace(
+            message, attempts=message.attempts + 1, first_leased_at=first
+        )
+        row.token, row.verb, row.batch = f"{ask.token}.{row.seq}", None, ask.batch
+        row.lease = Lease(row.message, row.token, deadline, now, ask.owner)
+        return row.lease
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        _no_transaction(within)
+        with self._changed:
+            answers = [self._settle(move, now) for move in moves]
+            self._changed.notify_all()
+            return answers
+
+    def _settle(self, move: Transition, now: int) -> Settled:
+        row = self._state.rows.get((home_of(move.queue), move.id))
+        if row is None or row.message.queue != move.queue or not self._fits(row, move):
+            return self._lost(row, move)
+        match move.target:
+            case Target.LEASED:
+                assert row.lease is not None
+                row.lease = msgspec.structs.replace(row.lease, deadline=move.deadline)
+            case Target.WAITING:
+                return self._put_back(row, move)
+            case Target.DONE:
+                self._finish(row, move, now)
+        return Settled.APPLIED
+
+    def _fits(self, row: _Row, move: Transition) -> bool:
+        if move.token is None:
+            return row.lease is None and row.place == move.place
+        if row.lease is None or row.token != move.token:
+            return False
+        return move.overdue_at is None or row.lease.deadline <= move.overdue_at
+
+    def _lost(self, row: _Row | None, move: Transition) -> Settled:
+        done = self._state.log.get(move.queue, {}).get(move.id)
+        last: _Row | _Done | None = row or done
+        if last is None or move.token is None or (last.token, last.verb) != (move.token, move.verb):
+            return Settled.STALE
+        return Settled.ALREADY
+
+    def _put_back(self, row: _Row, move: Transition) -> Settled:
+        old, target = (home_of(move.queue), move.id), (home_of(move.to_queue), move.id)
+        taken = target != old and target in self._state.rows
+        if move.to_queue not in self._state.specs or taken:
+            return Settled.STALE
+        history = row.message.history if move.history is None else move.history
+        del self._state.rows[old]
+        self._state.rows[target] = replace(
+            row,
+            message=msgspec.structs.replace(
+                row.message,
+                queue=move.to_queue,
+                available_at=move.available_at,
+                attempts=move.attempts,
+                history=history,
+            ),
+            place=self._place(row, move),
+            lane=move.lane,
+            token=move.token,
+            verb=move.verb,
+            lease=None,
+            batch=None,
+        )
+        return Settled.APPLIED
+
+    def _place(self, row: _Row, move: Transition) -> int:
+        if move.tail:
+            return self._next_seq()
+        return row.place if move.to_queue == move.queue else row.seq
+
+    def _finish(self, row: _Row, move: Transition, now: int) -> None:
+        del self._state.rows[home_of(move.queue), move.id]
+        self._state.done[move.queue] += 1
+        if move.status is None:
+            return
+        message = row.message
+        if move.history is not None:
+            message = msgspec.structs.replace(message, history=move.history)
+        finished = Finished(
+            message,
+            move.status,
+            now,
+            message.first_leased_at,
+            row.lease.leased_at if row.lease else None,
+            row.lease.owner if row.lease else None,
+            None if move.result is None else msgspec.json.decode(move.result),
+        )
+        done = _Done(finished, row.seq, move.token, move.verb)
+        self._state.log[move.queue].setdefault(message.id, done)
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        with self._lock:
+            held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
+            late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
+            return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
+
+    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
+        with self._lock:
+            rows = [r for r in self._state.rows.values() if r.batch == batch and r.lease]
+            held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
+            return [lease for lease in held if lease.id > (after or "")][:limit]
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        with self._lock:
+            self._must_exist(view.queue)
+            keyed = sorted(self._entries(view, now), key=lambda pair: pair[0])
+            end = str(self._seq)
+        if view.upto is not None:
+            keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
+        start = tuple(int(part) for part in after.split(".")) if after else None
+        rest = [pair for pair in keyed if start is None or pair[0] > start]
+        cursor = ".".join(map(str, rest[limit - 1][0])) if len(rest) > limit else None
+        return Page([entry for _, entry in rest[:limit]], cursor, end)
+
+    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, ...], Entry]]:
+        if view.state is State.LOG:
+            for done in self._state.log[view.queue].values():
+                if _between(done.finished.finished_at, view):
+                    entry = Entry(done.finished.message, done.seq, finished=done.finished)
+                    yield (done.finished.finished_at, done.seq), entry
+            return
+        for row in self._state.rows.values():
+            if row.message.queue == view.queue and _between(row.message.enqueued_at, view):
+                entry = Entry(row.message, row.place, row.lease)
+                if view.state is State.LEASED and row.lease:
+                    yield (row.lease.deadline, row.seq), entry
+                elif row.lease is None:
+                    due = row.message.available_at <= now
+                    if view.state is State.READY and due:
+                        yield (9 - row.lane, row.place), entry
+                    elif view.state is State.DELAYED and not due:
+                        yield (row.message.available_at, row.seq), entry
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        with self._lock:
+            rows = self._state.rows
+            keys = [(home_of(queue), id) for id in ids]
+            return [rows[key].message for key in keys if key in rows]
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        with self._lock:
+            return [self._stats(self._must_exist(queue), now) for queue in queues]
+
+    def _stats(self, spec: QueueSpec, now: int) -> QueueStats:
+        waiting = self._waiting(spec.name)
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {(r.message.partition, r.lane): r.message.enqueued_at for r in ready}
+        dead = 0
+        if not is_dlq(spec.name):
+            dlq = dlq_of(spec.name)
+            dead = sum(row.message.queue == dlq for row in self._state.rows.values())
+        return QueueStats(
+            queue=spec.name,
+            ready=len(ready),
+            delayed=len(waiting) - len(ready),
+            leased=len(self._held(spec.name)),
+            dead=dead,
+            done=self._state.done[spec.name],
+            oldest_age=max(0, now - min(heads.values())) / 1000 if heads else None,
+            paused=spec.paused,
+        )
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        with self._lock:
+            log = self._state.log.get(queue, {})
+            oldest = sorted(log, key=lambda i: (log[i].finished.finished_at, log[i].seq))
+            over = 0 if keep is None else max(0, len(oldest) - keep)
+            drop = [
+                id
+                for n, id in enumerate(oldest)
+                if n < over or (before is not None and log[id].finished.finished_at < before)
+            ][:limit]
+            for id in drop:
+                del log[id]
+            return len(drop)
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self._lock:
+            drop = [row.message.id for row in self._waiting(queue)][:limit]
+            for id in drop:
+                del self._state.rows[home_of(queue), id]
+            return len(drop)
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        with self._lock:
+            held = self._state.claims.get(name)
+            if held and held.owner != owner and held.expires_at > now:
+                return None
+            same = held is not None and held.owner == owner and held.expires_at > now
+            epoch = (held.epoch if held else 0) + (0 if same else 1)
+            claim = Claim(name, owner, epoch, now + ttl_ms)
+            self._state.claims[name] = claim
+            return claim if ttl_ms else None
+
+    def publish(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            for event in events:
+                self._events.append(msgspec.structs.replace(event, seq=next(self._event_seq)))
+            self._changed.notify_all()
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        with self._lock:
+            newest = self._events[-1].seq if self._events else 0
+        return _Subscription(self, newest if after is None else after)
+
+    def events_after(self, seq: int, timeout: float) -> list[Event]:
+        def news() -> list[Event]:
+            return [event for event in self._events if event.seq > seq]
+
+        with self._changed:
+            self._changed.wait_for(news, timeout)
+            return news()
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        with self._changed:
+            due = [r.message.available_at for queue in queues for r in self._waiting(queue)]
+            ahead = [at - now for at in due if at > now]
+            if len(ahead) == len(due) or all(self._must_exist(q).paused for q in queues):
+                self._changed.wait(min([timeout, *(left / 1000 for left in ahead)]))
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _waiting(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease is None]
+
+    def _held(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease]
+
+    def _must_exist(self, queue: str) -> QueueSpec:
+        spec = self._state.specs.get(queue)
+        if spec is None:
+            raise QueueNotFound(f"no queue {queue!r}")
+        return spec
+
+
+class _Subscription:
+    def __init__(self, store: MemoryStore, after: int) -> None:
+        self._store = store
+        self._after = after
+
+    def next(self, timeout: float) -> list[Event]:
+        events = self._store.events_after(self._after, timeout)
+        self._after = events[-1].seq if events else self._after
+        return events
+
+    def close(self) -> None: ...
+
+
+def _no_transaction(within: Any) -> None:
+    if within is not None:
+        raise InvalidArgument("within", "the memory store has no transactions to join")
+
+
+def _between(at: int, view: View) -> bool:
+    return (view.since is None or at >= view.since) and (view.until is None or at < view.until)

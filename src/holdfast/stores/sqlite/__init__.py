@@ -1,0 +1,5 @@
+"""The embedded store; see store.py."""
+
+from holdfast.stores.sqlite.store import SQLiteStore, open_url
+
+__all__ = ["SQLiteStore", "open_url"]

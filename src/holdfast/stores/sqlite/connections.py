@@ -1,0 +1,292 @@
+"""The connections of one store: a writer, a reader, and an eye on what other processes commit."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast import clock
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+POLL_S = 0.01
+"""How often one thread per store asks SQLite whether another process has committed."""
+
+
+class Connections:
+    """Thread-safe. A process that was forked off opens connections of its own."""
+
+    def __init__(self, path: Path, *, synchronous: str, busy_timeout: float) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._busy_timeout = busy_timeout
+        self._opening = threading.Lock()
+        self._pid = 0
+        self._closed = False
+
+    @contextmanager
+    def read(self) -> Generator[sqlite3.Cursor, None, None]:
+        with translated(self._path):
+            self._ensure()
+            with self._read_lock:
+                cursor = self._reader.cursor()
+                try:
+                    yield cursor
+                finally:
+                    cursor.close()  # ends the read transaction also when rows were left
+
+    @contextmanager
+    def snapshot(self) -> Generator[sqlite3.Cursor, None, None]:
+        """Several reads of one moment."""
+        with self.read() as cursor:
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                cursor.execute("COMMIT")
+
+    @contextmanager
+    def write(self, *, quiet: bool = False) -> Generator[sqlite3.Cursor, None, None]:
+        """One transaction; rolled back whole on any error. Not `quiet`: wakes who waits here."""
+        with translated(self._path):
+            self._ensure()
+            with self._write_lock:
+                cursor = self._writer.cursor()
+                cursor.execute("BEGIN IMMEDIATE")
+                try:
+                    yield cursor
+                    cursor.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):  # a full disk has rolled back by itself
+                        cursor.execute("ROLLBACK")
+                    raise
+        if not quiet:
+            self._watcher.changed()
+
+    @contextmanager
+    def joined(self, within: Any) -> Generator[sqlite3.Cursor, None, None]:
+        """The caller's own transaction on the same file: commits and rolls back with it."""
+        if not isinstance(within, sqlite3.Connection):
+            raise InvalidArgument("within", f"must be a sqlite3.Connection, not {within!r}")
+        with translated(self._path):
+            cursor = within.cursor()
+            cursor.row_factory = None
+            self._must_be_same_file(cursor)
+            if not within.in_transaction:
+                if within.isolation_level is None:
+                    raise InvalidArgument(
+                        "within", "the connection is in autocommit mode: execute BEGIN first"
+                    )
+                cursor.execute("BEGIN IMMEDIATE")
+            # A savepoint, so that an error in the middle leaves nothing of ours behind.
+            cursor.execute("SAVEPOINT holdfast")
+            try:
+                yield cursor
+            except BaseException:
+                cursor.execute("ROLLBACK TO holdfast")
+                raise
+            finally:
+                cursor.execute("RELEASE holdfast")
+
+    def _must_be_same_file(self, cursor: sqlite3.Cursor) -> None:
+        for _, name, file in cursor.execute("PRAGMA database_list").fetchall():
+            if name == "main" and file and os.path.samefile(file, self._path):
+                return
+        raise InvalidArgument("within", f"the connection must be to {self._path}")
+
+    def watching(self) -> Watch:
+        """Start to watch; what is committed from now on wakes the `wait` of the result."""
+        with translated(self._path):
+            self._ensure()
+            return self._watcher.watch()
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            if self._pid != os.getpid():
+                return
+            self._pid = 0
+            self._watcher.stop()
+            with self._write_lock, self._read_lock:
+                self._writer.close()
+                self._reader.close()
+
+    def _ensure(self) -> None:
+        if self._pid == os.getpid():
+            return
+        with self._opening:
+            if self._closed:
+                raise StoreUnavailable(f"{self._path}: this connection was closed")
+            if self._pid == os.getpid():
+                return
+            # Connections of a parent process must be neither used nor closed here (SQLite's rule
+            # about fork): the old ones are only forgotten.
+            self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+            self._writer, self._reader = self._open(), self._open()
+            self._watcher = _Watcher(self._open)
+            self._pid = os.getpid()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self._path,
+            timeout=self._busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {self._synchronous}")
+            db.execute("PRAGMA temp_store = MEMORY")
+            db.execute("PRAGMA cache_size = -32000")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+class Watch:
+    """Returns from `wait` when anything was committed since it was made."""
+
+    def __init__(self, watcher: _Watcher, seen: int) -> None:
+        self._watcher = watcher
+        self._seen = seen
+
+    def wait(self, timeout: float) -> bool:
+        return self._watcher.wait(self._seen, timeout)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watcher.leave()
+
+
+class _Watcher:
+    """One thread that polls PRAGMA data_version while somebody waits, and rests otherwise.
+
+    Writes of this process are told to it, so they wake their waiters at once.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._news = threading.Condition()
+        self._generation = 0
+        self._waiting = 0
+        self._stopped = False
+        self._db: sqlite3.Connection | None = None
+        self._version = -1
+        self._thread: threading.Thread | None = None
+
+    def changed(self) -> None:
+        if self._waiting:
+            with self._news:
+                self._generation += 1
+                self._news.notify_all()
+
+    def watch(self) -> Watch:
+        with self._news:
+            self._waiting += 1
+            if self._db is None:
+                self._db = self._connect()
+            if self._waiting == 1:
+                self._version = self._data_version()
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(
+                    target=self._poll, name="holdfast-sqlite-watch", daemon=True
+                )
+                self._thread.start()
+            return Watch(self, self._generation)
+
+    def leave(self) -> None:
+        with self._news:
+            self._waiting -= 1
+
+    def wait(self, seen: int, timeout: float) -> bool:
+        with self._news:
+            return self._news.wait_for(lambda: self._generation != seen or self._stopped, timeout)
+
+    def stop(self) -> None:
+        with self._news:
+            self._stopped = True
+            self._news.notify_all()
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _poll(self) -> None:
+        idle = 0
+        while True:
+            with self._news:
+                if self._stopped:
+                    return
+                idle = 0 if self._waiting else idle + 1
+                if idle * POLL_S > 1.0:  # nobody waits: the next watch() starts a new thread
+                    self._thread = None
+                    return
+                if self._waiting and self._moved():
+                    self._generation += 1
+                    self._news.notify_all()
+            clock.sleep(POLL_S)
+
+    def _moved(self) -> bool:
+        version = self._data_version()
+        moved, self._version = version != self._version, version
+        return moved
+
+    def _data_version(self) -> int:
+        if self._db is None:
+            return -1
+        try:
+            return self._db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return -1  # looks like a change: the waiter goes and meets the error itself
+
+
+@contextmanager
+def translated(path: Path) -> Generator[None, None, None]:
+    """SQLite's errors as ours, in one place, with the cause kept."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def _translate(error: sqlite3.Error, path: Path) -> StoreError:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    text = f"{path}: {error}"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreUnavailable(f"{text}; another process holds the write lock, try again")
+    if name.startswith("SQLITE_READONLY"):
+        return StoreReadOnly(f"{text}; make the file and its folder writable")
+    if name.startswith("SQLITE_FULL"):
+        return StoreFull(f"{text}; free some space, nothing was written")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreCorrupt(f"{text}; restore a backup, or name another file")
+    if name.startswith("SQLITE_CANTOPEN"):
+        return StoreUnavailable(f"{text}; {_why_not_open(path)}")
+    if name.startswith("SQLITE_IOERR"):
+        return StoreUnavailable(f"{text}; check the disk")
+    return StoreError(text)
+
+
+def _why_not_open(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist"
+    if path.is_dir():
+        return "this is a folder, name a file in it"
+    return "check the rights of the file and its folder"

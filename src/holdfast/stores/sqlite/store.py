@@ -1,0 +1,608 @@
+"""SQLite: the embedded store. One file, WAL, any number of processes.
+
+SQLite has one writer at a time, so every write is one short BEGIN IMMEDIATE transaction over a
+whole batch, and an empty queue is noticed by a reader, without asking for the write lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from holdfast import clock
+from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew
+from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
+from holdfast.policy import Policy
+from holdfast.store import (
+    Claim,
+    Enqueued,
+    Entry,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueSpec,
+    QueueStats,
+    Settled,
+    State,
+    Target,
+    Transition,
+    View,
+)
+from holdfast.stores import url_options
+from holdfast.stores.sqlite import settle
+from holdfast.stores.sqlite.connections import Connections
+from holdfast.stores.sqlite.rows import (
+    COLUMNS,
+    WIDTH,
+    read_finished,
+    read_lease,
+    read_message,
+    write_message,
+)
+from holdfast.stores.sqlite.settle import DELAYED, LEASED, LOGGED, READY, Counts, next_number
+
+PROMOTE_MAX = 10_000
+"""Delayed messages that one lease call makes ready; more come due in the next calls."""
+EVENTS_KEPT = 1000
+
+# Index holdfast_message_id. A held id is skipped; which ones is found out only if any was.
+ENQUEUE = f"""
+INSERT INTO holdfast_message (seq, place, home, qid, state, lane, {COLUMNS})
+VALUES ({", ".join("?" * (6 + WIDTH))})
+ON CONFLICT DO NOTHING
+"""
+
+# Index holdfast_delayed.
+PROMOTE = """
+UPDATE holdfast_message SET state = 0
+WHERE seq IN (SELECT seq FROM holdfast_message WHERE state = 1 AND qid = :qid
+              AND available_at <= :now ORDER BY available_at LIMIT :limit)
+RETURNING part
+"""
+
+# Index holdfast_ready, one ordered walk per partition. The state changes in the same statement
+# that picks, so no two consumers can pick one message.
+LEASE = f"""
+UPDATE holdfast_message SET
+  state = 2, attempts = attempts + 1, token = :token || '.' || seq, verb = NULL,
+  deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout),
+  owner = :owner, batch = :batch, leased_at = :now,
+  first_leased_at = coalesce(first_leased_at, :now)
+WHERE seq IN (%s)
+RETURNING lane, place, token, deadline, leased_at, owner, {COLUMNS}
+"""
+PICK = """
+SELECT seq, lane, place FROM holdfast_message WHERE qid = :qid AND state = 0 AND part = %d
+ORDER BY lane DESC, place LIMIT :limit
+"""
+
+ANYTHING = """
+SELECT qid, partitions, paused,
+  EXISTS (SELECT 1 FROM holdfast_message m WHERE m.qid = q.qid AND m.state = 0),
+  EXISTS (SELECT 1 FROM holdfast_message m
+          WHERE m.qid = q.qid AND m.state = 1 AND m.available_at <= ?)
+FROM holdfast_queue q WHERE name = ?
+"""
+
+# The head of each lane, by holdfast_ready.
+HEADS = """
+WITH lanes(lane) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)),
+     parts(part) AS (SELECT part FROM holdfast_depth WHERE qid = :qid)
+SELECT part, lane, place, enqueued_at FROM holdfast_message WHERE seq IN (
+  SELECT (SELECT seq FROM holdfast_message m WHERE m.qid = :qid AND m.state = 0
+          AND m.part = parts.part AND m.lane = lanes.lane ORDER BY place LIMIT 1)
+  FROM parts, lanes)
+"""
+# Index holdfast_delayed: due, but no lease has come by to make them ready.
+DUE = """
+SELECT part, lane, min(place), enqueued_at, count(*) FROM holdfast_message
+WHERE qid = :qid AND state = 1 AND available_at <= :now GROUP BY part, lane
+"""
+
+
+def open_url(url: str) -> SQLiteStore:
+    parts = urlsplit(url)
+    options = url_options(url, {"synchronous", "busy_timeout"})
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise InvalidArgument(
+            "url", f"{url!r}: write sqlite:///jobs.db, or sqlite:////var/lib/jobs.db"
+        )
+    synchronous = options.get("synchronous", "normal").upper()
+    if synchronous not in ("NORMAL", "FULL"):
+        raise InvalidArgument("url option synchronous", "must be normal or full")
+    try:
+        busy_s = float(options.get("busy_timeout", "30"))
+    except ValueError:
+        raise InvalidArgument("url option busy_timeout", "must be a number of seconds") from None
+    return SQLiteStore(Path(path), synchronous=synchronous, busy_timeout=busy_s)
+
+
+class SQLiteStore:
+    def __init__(self, path: Path, *, synchronous: str, busy_timeout: float) -> None:
+        self.path = path.absolute()
+        self._db = Connections(self.path, synchronous=synchronous, busy_timeout=busy_timeout)
+
+    def migrate(self) -> None:
+        steps = migrations()
+        with self._db.read() as db:
+            version = _version(db)
+        if version > len(steps):
+            raise SchemaTooNew(
+                f"{self.path} has schema {version}, this Holdfast knows {len(steps)}: "
+                "pip install --upgrade holdfast"
+            )
+        if version < len(steps):
+            with self._writing() as db:
+                for script in steps[_version(db) :]:  # again: another process may have been here
+                    for statement in _statements(script):
+                        db.execute(statement)
+                db.execute("REPLACE INTO holdfast_meta VALUES ('version', ?)", (len(steps),))
+
+    def close(self) -> None:
+        self._db.close()
+
+    def time(self) -> int:
+        return clock.wall_ms()
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        with self._writing() as db:
+            stored = dict(db.execute(_REVISIONS).fetchall())
+            if any(stored.get(spec.name, 0) != spec.revision for spec in specs):
+                return False
+            for spec in specs:
+                policy = msgspec.json.encode(spec.policy.to_dict()).decode()
+                row = (spec.name, spec.partitions, spec.paused, policy, spec.created_at)
+                db.execute(_PUT_QUEUE, (_qid(db, spec.name), *row, spec.revision + 1))
+            return True
+
+    def get_queue(self, name: str) -> QueueSpec | None:
+        with self._db.read() as db:
+            row = db.execute(_SPECS + " WHERE name = ?", (name,)).fetchone()
+        return _spec(row) if row else None
+
+    def queues(self) -> list[QueueSpec]:
+        with self._db.read() as db:
+            return [_spec(row) for row in db.execute(_SPECS + " ORDER BY name")]
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        with self._writing() as db:
+            qids = [
+                row[0]
+                for name in names
+                for row in db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (name,))
+            ]
+            for qid in qids:
+                held = "SELECT sum(ready + delayed + leased) FROM holdfast_depth WHERE qid = ?"
+                if only_empty and db.execute(held, (qid,)).fetchone()[0]:
+                    return False
+            for qid in qids:
+                for table in ("message", "log", "depth", "queue"):
+                    db.execute(f"DELETE FROM holdfast_{table} WHERE qid = ?", (qid,))
+            return True
+
+    def enqueue(
+        self, messages: Sequence[Message], now: int, *, within: Any = None
+    ) -> list[Enqueued]:
+        if not messages:
+            return []
+        counts = Counts()
+        with self._writing(within) as db:
+            qids = {name: _must_exist(db, name) for name in {m.queue for m in messages}}
+            first = next_number(db, "seq", len(messages)) - len(messages) + 1
+            rows: list[tuple[Any, ...]] = []
+            for seq, message in enumerate(messages, first):
+                qid = qids[message.queue]
+                state = READY if message.available_at <= now else DELAYED
+                lane = 0 if qid % 2 else message.priority
+                rows.append((seq, seq, qid // 2, qid, state, lane, *write_message(message)))
+            db.executemany(ENQUEUE, rows)
+            kept = _kept(db, rows)
+            for row in rows:
+                if kept is None or row[0] in kept:
+                    counts.add(row[3], row[6], row[4])
+            counts.write(db)
+        if kept is None:
+            return [Enqueued.STORED] * len(rows)
+        return [Enqueued.STORED if row[0] in kept else Enqueued.HELD for row in rows]
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        with self._db.read() as reader:
+            if not _anything(reader, ask.queue, now):
+                return []
+        with self._writing(quiet=True) as db:
+            found = _anything(db, ask.queue, now)
+            if not found:
+                return []
+            qid, partitions, due = found
+            counts = Counts()
+            if due:
+                for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX}):
+                    counts.add(qid, part, DELAYED, -1)
+                    counts.add(qid, part, READY)
+            statement = _lease_statement(ask.partitions or tuple(range(partitions)))
+            rows = db.execute(
+                statement,
+                {
+                    "qid": qid,
+                    "now": now,
+                    "limit": ask.limit,
+                    "token": ask.token,
+                    "timeout": ask.timeout_ms,
+                    "owner": ask.owner,
+                    "batch": ask.batch,
+                },
+            ).fetchall()
+            rows.sort(key=_lane_and_place)  # RETURNING promises no order
+            leases = [read_lease(row, ask.queue, 2) for row in rows]
+            for lease in leases:
+                counts.add(qid, lease.message.partition, READY, -1)
+                counts.add(qid, lease.message.partition, LEASED)
+            counts.write(db)
+        return leases
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        if not moves:
+            return []
+        quiet = all(move.target is not Target.WAITING for move in moves)
+        with self._writing(within, quiet=quiet) as db:
+            return settle.settle(db, moves, now)
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT token, deadline, leased_at, owner, {COLUMNS} FROM holdfast_message "
+                "WHERE qid = ? AND state = 2 AND deadline <= ? ORDER BY deadline, seq LIMIT ?",
+                (_must_exist(db, queue), now, limit),
+            ).fetchall()
+        return [read_lease(row, queue, 0) for row in rows]
+
+    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT q.name, token, deadline, leased_at, owner, {_of('m')} "
+                "FROM holdfast_message m JOIN holdfast_queue q USING (qid) "
+                "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
+                (batch, after or "", limit),
+            ).fetchall()
+        return [read_lease(row, row[0], 1) for row in rows]
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        with self._db.snapshot() as db:
+            qid = _must_exist(db, view.queue)
+            rows = _browse(db, view, qid, _cursor(after), limit + 1, now)
+            (end,) = db.execute("SELECT value FROM holdfast_meta WHERE name = 'seq'").fetchone()
+        cursor = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
+        return Page([entry for _, entry in rows[:limit]], cursor, str(end))
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT q.name, {_of('m')} FROM holdfast_message m "
+                "JOIN holdfast_queue q USING (qid) WHERE m.home = ? "
+                "AND id IN (SELECT value FROM json_each(?))",
+                (_must_exist(db, queue) // 2, msgspec.json.encode(list(ids)).decode()),
+            ).fetchall()
+        return [read_message(row, row[0], 1) for row in rows]
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        with self._db.snapshot() as db:
+            return [_stats(db, queue, now) for queue in queues]
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        with self._writing(quiet=True) as db:
+            qid = _must_exist(db, queue)
+            (held,) = db.execute(
+                "SELECT coalesce(sum(logged), 0) FROM holdfast_depth WHERE qid = ?", (qid,)
+            ).fetchone()
+            over = 0 if keep is None else max(0, held - keep)
+            dropped = db.execute(
+                "DELETE FROM holdfast_log WHERE seq IN (SELECT seq FROM ("
+                "SELECT seq, finished_at, row_number() OVER (ORDER BY finished_at, seq) AS n "
+                "FROM (SELECT seq, finished_at FROM holdfast_log WHERE qid = :qid "
+                "ORDER BY finished_at, seq LIMIT :limit)) WHERE n <= :over OR finished_at < :before"
+                ") RETURNING part",
+                {"qid": qid, "limit": limit, "over": over, "before": before or 0},
+            ).fetchall()
+            counts = Counts()
+            for (part,) in dropped:
+                counts.add(qid, part, LOGGED, -1)
+            counts.write(db)
+            return len(dropped)
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self._writing(quiet=True) as db:
+            qid = _must_exist(db, queue)
+            dropped = db.execute(
+                "DELETE FROM holdfast_message WHERE seq IN (SELECT seq FROM holdfast_message "
+                "WHERE qid = ? AND state IN (0, 1) LIMIT ?) RETURNING part, state",
+                (qid, limit),
+            ).fetchall()
+            counts = Counts()
+            for part, state in dropped:
+                counts.add(qid, part, state, -1)
+            counts.write(db)
+            return len(dropped)
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        with self._writing(quiet=True) as db:
+            row = db.execute(
+                "SELECT owner, epoch, expires_at FROM holdfast_claim WHERE name = ?", (name,)
+            ).fetchone()
+            held_by, epoch, expires_at = row or ("", 0, 0)
+            if held_by != owner and expires_at > now:
+                return None
+            if held_by != owner or expires_at <= now:
+                epoch += 1
+            claim = Claim(name, owner, epoch, now + ttl_ms)
+            db.execute(
+                "REPLACE INTO holdfast_claim VALUES (?, ?, ?, ?)",
+                (name, owner, epoch, claim.expires_at),
+            )
+            return claim if ttl_ms else None
+
+    def publish(self, events: Sequence[Event]) -> None:
+        with self._writing() as db:
+            db.executemany(
+                "INSERT INTO holdfast_event (type, timestamp, payload) VALUES (?, ?, ?)",
+                [(e.type, e.timestamp, msgspec.json.encode(e.payload).decode()) for e in events],
+            )
+            db.execute(
+                "DELETE FROM holdfast_event WHERE seq <= (SELECT max(seq) FROM holdfast_event) - ?",
+                (EVENTS_KEPT,),
+            )
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        if after is None:
+            with self._db.read() as db:
+                newest = "SELECT coalesce(max(seq), 0) FROM holdfast_event"
+                (after,) = db.execute(newest).fetchone()
+        return _Subscription(self._db, after or 0)
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        with self._db.watching() as watch:
+            ahead = [timeout]
+            with self._db.read() as db:
+                for queue in queues:
+                    if _anything(db, queue, now):
+                        return
+                    (due,) = db.execute(
+                        "SELECT min(available_at) FROM holdfast_message "
+                        "WHERE qid = ? AND state = 1",
+                        (_must_exist(db, queue),),
+                    ).fetchone()
+                    if due is not None and due > now:
+                        ahead.append((due - now) / 1000)
+            watch.wait(min(ahead))
+
+    def _writing(
+        self, within: Any = None, *, quiet: bool = False
+    ) -> AbstractContextManager[sqlite3.Cursor]:
+        """One write transaction, ours or the caller's. `quiet`: nobody waits for its outcome."""
+        return self._db.write(quiet=quiet) if within is None else self._db.joined(within)
+
+
+class _Subscription:
+    def __init__(self, db: Connections, after: int) -> None:
+        self._db = db
+        self._after = after
+
+    def next(self, timeout: float) -> list[Event]:
+        until = clock.monotonic() + timeout
+        while True:
+            with self._db.watching() as watch:
+                events = self._read()
+                left = until - clock.monotonic()
+                if events or left <= 0:
+                    return events
+                watch.wait(left)
+
+    def _read(self) -> list[Event]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT type, timestamp, payload, seq FROM holdfast_event WHERE seq > ? "
+                "ORDER BY seq LIMIT 1000",
+                (self._after,),
+            ).fetchall()
+        if rows:
+            self._after = rows[-1][3]
+        return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
+
+    def close(self) -> None: ...
+
+
+def migrations() -> list[str]:
+    """The scripts, in order: forward only, numbered by their names."""
+    folder = files("holdfast.stores.sqlite") / "sql"
+    scripts = sorted(folder.iterdir(), key=lambda script: script.name)
+    return [script.read_text() for script in scripts if script.name.endswith(".sql")]
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _version(db: sqlite3.Cursor) -> int:
+    made = "SELECT 1 FROM sqlite_master WHERE name = 'holdfast_meta'"
+    if db.execute(made).fetchone() is None:
+        return 0
+    return db.execute("SELECT value FROM holdfast_meta WHERE name = 'version'").fetchone()[0]
+
+
+_SPECS = "SELECT name, partitions, policy, paused, created_at, revision FROM holdfast_queue"
+_REVISIONS = "SELECT name, revision FROM holdfast_queue"
+_PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+def _spec(row: tuple[Any, ...]) -> QueueSpec:
+    name, partitions, policy, paused, created_at, revision = row
+    return QueueSpec(name, partitions, _policy(policy), bool(paused), created_at, revision)
+
+
+@lru_cache(maxsize=1000)
+def _policy(stored: str) -> Policy:
+    return Policy.from_dict(msgspec.json.decode(stored))
+
+
+def _qid(db: sqlite3.Cursor, name: str) -> int:
+    """The queue's number; a new one lies beside that of its source or its dead-letter queue."""
+    sibling = home_of(name) if is_dlq(name) else name + DLQ_SUFFIX
+    for known in (name, sibling):
+        row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (known,)).fetchone()
+        if row is not None:
+            return row[0] // 2 * 2 + is_dlq(name)
+    return next_number(db, "home", 1) * 2 + is_dlq(name)
+
+
+def _must_exist(db: sqlite3.Cursor, queue: str) -> int:
+    row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (queue,)).fetchone()
+    if row is None:
+        raise QueueNotFound(f"no queue {queue!r}")
+    return row[0]
+
+
+def _kept(db: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> set[int] | None:
+    """The seqs that were stored; None for all of them."""
+    first, last = rows[0][0], rows[-1][0]
+    stored = "SELECT count(*) FROM holdfast_message WHERE seq BETWEEN ? AND ?"
+    if db.execute(stored, (first, last)).fetchone()[0] == len(rows):
+        return None
+    found = "SELECT seq FROM holdfast_message WHERE seq BETWEEN ? AND ?"
+    return {seq for (seq,) in db.execute(found, (first, last))}
+
+
+def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool] | None:
+    """The qid, its partitions and whether some are due; None when there is nothing to lease."""
+    row = db.execute(ANYTHING, (now, queue)).fetchone()
+    if row is None:
+        raise QueueNotFound(f"no queue {queue!r}")
+    qid, partitions, paused, ready, due = row
+    return None if paused or not (ready or due) else (qid, partitions, bool(due))
+
+
+@lru_cache(maxsize=256)
+def _lease_statement(partitions: tuple[int, ...]) -> str:
+    if len(partitions) == 1:
+        return LEASE % f"SELECT seq FROM ({PICK % partitions[0]})"
+    lanes = " UNION ALL ".join(f"SELECT * FROM ({PICK % part})" for part in partitions)
+    return LEASE % f"SELECT seq FROM ({lanes}) ORDER BY lane DESC, place LIMIT :limit"
+
+
+def _lane_and_place(row: tuple[Any, ...]) -> tuple[int, int]:
+    return -row[0], row[1]
+
+
+_BROWSE = f"""
+SELECT {{first}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
+FROM holdfast_message
+WHERE qid = :qid AND {{where}} AND ({{first}} > :a OR ({{first}} = :a AND {{second}} > :b))
+  AND enqueued_at >= :since AND enqueued_at < :until AND place <= :upto
+ORDER BY {{first}}, {{second}} LIMIT :limit
+"""
+_BROWSE_LOG = f"""
+SELECT finished_at, seq, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+FROM holdfast_log
+WHERE qid = :qid AND finished_at >= max(:a, :since) AND finished_at < :until
+  AND (finished_at > :a OR seq > :b)
+ORDER BY finished_at, seq LIMIT :limit
+"""
+_IS_DUE = "(available_at <= :now)"
+_VIEWS = {
+    State.READY: [
+        _BROWSE.format(first="9 - lane", second="place", where="state = 0"),
+        _BROWSE.format(first="9 - lane", second="place", where=f"state = 1 AND {_IS_DUE}"),
+    ],
+    State.DELAYED: [
+        _BROWSE.format(first="available_at", second="seq", where=f"state = 1 AND NOT {_IS_DUE}")
+    ],
+    State.LEASED: [_BROWSE.format(first="deadline", second="seq", where="state = 2")],
+    State.LOG: [_BROWSE_LOG],
+}
+
+
+def _browse(
+    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int, now: int
+) -> list[tuple[tuple[int, int], Entry]]:
+    bind = {
+        "qid": qid,
+        "now": now,
+        "a": after[0],
+        "b": after[1],
+        "since": view.since or 0,
+        "until": 2**62 if view.until is None else view.until,
+        "upto": 2**62 if view.upto is None else int(view.upto),
+        "limit": limit,
+    }
+    rows = [row for statement in _VIEWS[view.state] for row in db.execute(statement, bind)]
+    rows.sort(key=lambda row: row[:2])
+    return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
+
+
+def _entry(row: tuple[Any, ...], view: View) -> Entry:
+    if view.state is State.LOG:
+        finished = read_finished(row, view.queue, 3)
+        return Entry(finished.message, row[2], finished=finished)
+    if view.state is State.LEASED:
+        lease = read_lease(row, view.queue, 3)
+        return Entry(lease.message, row[2], lease)
+    return Entry(read_message(row, view.queue, 7), row[2])
+
+
+def _cursor(after: str | None) -> tuple[int, int]:
+    if after is None:
+        return -1, -1
+    try:
+        first, second = map(int, after.split("."))
+    except ValueError:
+        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue") from None
+    return first, second
+
+
+def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:
+    row = db.execute("SELECT qid, paused FROM holdfast_queue WHERE name = ?", (queue,)).fetchone()
+    if row is None:
+        raise QueueNotFound(f"no queue {queue!r}")
+    qid, paused = row
+    ready, delayed, leased, done = _depth(db, qid)
+    heads = {row[:2]: row[2:] for row in db.execute(HEADS, {"qid": qid})}
+    for part, lane, place, enqueued_at, n in db.execute(DUE, {"qid": qid, "now": now}):
+        ready, delayed = ready + n, delayed - n
+        heads[part, lane] = min(heads.get((part, lane), (place, enqueued_at)), (place, enqueued_at))
+    oldest = min((enqueued_at for _, enqueued_at in heads.values()), default=None)
+    return QueueStats(
+        queue=queue,
+        ready=ready,
+        delayed=delayed,
+        leased=leased,
+        dead=0 if is_dlq(queue) else sum(_depth(db, qid + 1)[:3]),
+        done=done,
+        oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
+        paused=bool(paused),
+    )
+
+
+def _depth(db: sqlite3.Cursor, qid: int) -> tuple[int, int, int, int]:
+    return db.execute(
+        "SELECT coalesce(sum(ready), 0), coalesce(sum(delayed), 0), coalesce(sum(leased), 0), "
+        "coalesce(sum(done), 0) FROM holdfast_depth WHERE qid = ?",
+        (qid,),
+    ).fetchone()
+
+
+def _of(table: str) -> str:
+    return ", ".join(f"{table}.{column}" for column in COLUMNS.split(", "))

@@ -1,0 +1,130 @@
+"""Finds leases past their deadline and settles them by the rules; trims the log.
+
+Runs in every worker and server. Any number may run: the lock only spares work, the token and the
+deadline in each transition keep it right.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+
+import msgspec
+
+from holdfast import lifecycle
+from holdfast.errors import QueueNotFound
+from holdfast.lifecycle import ms
+from holdfast.message import dlq_of, is_dlq
+from holdfast.policy import Policy
+from holdfast.queue import Context
+from holdfast.settings import Settings
+from holdfast.store import Event, QueueSpec, Settled
+
+LOCK = "sweep"
+LOCK_MS = 30_000
+TRIM_STEP = 1000
+TRIM_STEPS_MAX = 20
+"""Log rows dropped per queue and tick: the rest waits for the next tick."""
+
+logger = logging.getLogger("holdfast.sweeper")
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep moved: back to its queue, to the dead letters, to the log; and log rows cut."""
+
+    requeued: int = 0
+    dead: int = 0
+    completed: int = 0
+    trimmed: int = 0
+
+    def __add__(self, other: Swept) -> Swept:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Swept(*(mine + theirs for mine, theirs in pairs))
+
+
+class Sweeper:
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._at = context
+        self._settings = settings
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick until `stop`. Ticks never overlap; one that fails is logged, the next still runs."""
+        while not stop.is_set():
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("sweep failed; trying again in %s ms", self._interval_ms)
+            stop.wait(self._interval_ms / 1000)
+
+    def tick(self) -> Swept:
+        """One scheduled sweep. While another holds the lock: only what it seems to have missed."""
+        now = self._at.clock.now()
+        if self._at.store.claim(LOCK, self._at.owner, LOCK_MS, now) is None:
+            return self.sweep(now - self._interval_ms, triggered_by="scheduler", trim=False)
+        try:
+            return self.sweep(now, triggered_by="scheduler")
+        finally:
+            self._at.store.claim(LOCK, self._at.owner, 0, self._at.clock.now())
+
+    def sweep(self, now: int, *, triggered_by: str, trim: bool = True) -> Swept:
+        """Settle everything that was overdue at `now`, in batches, and tell who watches."""
+        swept = Swept()
+        renewed = now
+        for spec in self._at.store.queues():
+            swept += self._requeue(spec, now)
+            if trim:
+                swept += self._trim(spec, now)
+                if self._at.clock.now() - renewed > LOCK_MS // 3:
+                    renewed = self._at.clock.now()
+                    self._at.store.claim(LOCK, self._at.owner, LOCK_MS, renewed)
+        if swept.requeued or swept.dead or swept.completed:
+            self._at.store.publish(self._events(swept, triggered_by))
+        return swept
+
+    def _requeue(self, spec: QueueSpec, now: int) -> Swept:
+        policy, swept = self._at.complete(spec), Swept()
+        while True:
+            step = self._requeue_batch(spec.name, policy, now)
+            if step == Swept():  # nothing left, or all of it was settled by others meanwhile
+                return swept
+            swept += step
+
+    def _requeue_batch(self, queue: str, policy: Policy, now: int) -> Swept:
+        try:
+            late = self._at.store.overdue(queue, now, self._settings.requeue_batch_size)
+        except QueueNotFound:
+            return Swept()  # deleted since the tick began
+        at = self._at.clock.now()
+        moves = [lifecycle.expired(lease, policy, at, self._at.rng) for lease in late]
+        answers = self._at.store.settle(moves, at)
+        went: Counter[str] = Counter()
+        for move, answer in zip(moves, answers, strict=True):
+            if answer is Settled.APPLIED:
+                went[move.to_queue or "the log"] += 1
+                logger.info("%s %s: ack timeout, to %s", queue, move.id, move.to_queue or "the log")
+        dlq = dlq_of(queue) if not is_dlq(queue) else ""
+        return Swept(went[queue], went[dlq], went["the log"])
+
+    def _trim(self, spec: QueueSpec, now: int) -> Swept:
+        policy, trimmed = self._at.complete(spec), 0
+        before = now - ms(policy.retention) if policy.retention else None
+        keep = policy.retention_count or None
+        for _ in range(TRIM_STEPS_MAX):
+            n = self._at.store.trim(spec.name, before=before, keep=keep, limit=TRIM_STEP)
+            trimmed += n
+            if n < TRIM_STEP:
+                break
+        return Swept(trimmed=trimmed)
+
+    def _events(self, swept: Swept, triggered_by: str) -> list[Event]:
+        now = self._at.clock.now()
+        counts = {"count": swept.requeued, "dlq_count": swept.dead, "triggered_by": triggered_by}
+        events = [Event("requeue", now, counts)]
+        if swept.dead:
+            events.append(Event("move_to_dlq", now, {"count": swept.dead}))
+        return events
+
+    @property
+    def _interval_ms(self) -> int:
+        return self._settings.overdue_check_interval_ms

@@ -1,0 +1,545 @@
+"""Runs handlers: leases in batches, hands out, settles in groups, renews what still runs.
+
+Four threads around the handlers, none of which waits for another's round trip: one leases, one
+settles, one renews, one sweeps. A store that is away is waited for; nothing is dropped meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast import lifecycle, payload
+from holdfast.clock import Clock
+from holdfast.errors import InvalidArgument, StoreError
+from holdfast.handlers import NO_HANDLER, Handler, Registry, Verdict, run, run_async
+from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, is_dlq
+from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
+from holdfast.process import Child, check_picklable
+from holdfast.queue import RESULT_MAX, Context, Queue
+from holdfast.settings import Settings
+from holdfast.store import Settled, Target, Transition, Verb
+from holdfast.sweeper import Sweeper
+
+Executor = Literal["thread", "process"]
+
+PREFETCH_MAX = 1000
+PREFETCH_S = 0.05
+"""Beyond what can run at once, lease no more than what was worked off in this time lately."""
+GROUP = 500
+LINGER_S = 0.002
+"""How long a lone ack waits for company while other handlers run."""
+RECONNECT_S = (0.1, 5.0)
+IDLE_S = 1.0
+RENEW_TICK_S = 0.25
+
+logger = logging.getLogger("holdfast.worker")
+
+
+class Health(msgspec.Struct, frozen=True):
+    ready: bool
+    why: str = ""
+
+
+class _Item:
+    """One delivery on its way through the worker."""
+
+    __slots__ = ("deadline", "lease", "started", "verdict")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.deadline = lease.deadline
+        self.started = False
+        self.verdict: Verdict | None = None
+        """What came of it; None for one that never started: it is given back."""
+
+
+class Worker:
+    """Works queues until it is told to stop. `run` blocks; `stop` may come from any thread."""
+
+    def __init__(
+        self,
+        context: Context,
+        registry: Registry,
+        settings: Settings,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 16,
+        executor: Executor = "thread",
+        time_limit: float | None = None,
+        grace: float = 30.0,
+        until_empty: bool = False,
+        sweep: bool = True,
+    ) -> None:
+        whole("concurrency", concurrency, low=1, high=10_000)
+        positive("time_limit", time_limit)
+        seconds("grace", grace)
+        names = list(queues or registry.queues())
+        if not names:
+            raise InvalidArgument("queues", "no handler is registered and no queue is named")
+        _check_handlers(registry.all(), executor, time_limit)
+        self._at = context
+        self._registry = registry
+        self._queues = [Queue(context, name) for name in names]
+        self._concurrency = concurrency
+        self._in_processes = executor == "process"
+        self._time_limit = time_limit
+        self._grace = grace
+        self._until_empty = until_empty
+        self._sweeper = Sweeper(context, settings) if sweep else None
+
+        self._stop = threading.Event()  # lease no more
+        self._quit = threading.Event()  # everything is settled, or given up
+        self._handing_out = threading.Condition()
+        self._idle = 0  # handler threads that wait for work
+        self._buffer: deque[_Item] = deque()  # leased, not started
+        self._flying: dict[str, _Item] = {}  # leased, not finished, by token
+        self._finished: deque[_Item] = deque()
+        self._has_finished = threading.Event()
+        self._has_room = threading.Event()
+        self._unsettled = 0
+        self._settled = 0
+        self._trouble = ""
+        self._loop = _Loop(concurrency)
+
+    def run(self) -> bool:
+        """Work until stopped. True when everything that ran was finished and settled."""
+        for queue in self._queues:
+            queue.spec  # noqa: B018  # a queue that is not there is an error at the start
+        leaser = self._start(self._lease_loop)
+        settler = self._start(self._settle_loop)
+        self._start(self._renew_loop)
+        for _ in range(self._concurrency):
+            self._start(self._handle_loop)
+        if self._sweeper is not None:
+            self._start(self._sweeper.run, self._quit)
+        names = ", ".join(queue.name for queue in self._queues)
+        logger.info("working %s with concurrency %d", names, self._concurrency)
+        try:
+            while not self._stop.wait(IDLE_S):
+                pass
+            leaser.join()
+            clean = self._finish_what_runs()
+        finally:
+            self._stop.set()
+            self._quit.set()
+            self._has_finished.set()
+            settler.join()
+            with self._handing_out:
+                self._handing_out.notify_all()
+            self._loop.stop()
+        logger.info("stopped; %d deliveries settled", self._settled)
+        return clean and self._unsettled == 0
+
+    def stop(self) -> None:
+        """No new leases; what runs may finish within the grace time."""
+        self._stop.set()
+        self._has_room.set()
+
+    def health(self) -> Health:
+        """Whether the store answers, and what it said last if not."""
+        return Health(not self._trouble, self._trouble)
+
+    def _start(self, target: Callable[..., None], *args: Any) -> threading.Thread:
+        name = f"holdfast-{target.__name__.strip('_')}"
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    # Leasing
+
+    def _lease_loop(self) -> None:
+        patience = _Patience(self, "lease")
+        pace = _Pace(self._at.clock)
+        while not self._stop.is_set():
+            ahead = pace.ahead(self._settled)
+            room = self._concurrency + ahead - len(self._flying)
+            if room < max(1, ahead // 2):
+                self._has_room.wait(IDLE_S)
+                self._has_room.clear()
+                continue
+            try:
+                quiet = self._unsettled == 0
+                if self._lease_some(room) == 0:
+                    self._nothing_there(quiet)
+                patience.reward()
+            except StoreError as error:
+                patience.wait(error)
+
+    def _lease_some(self, room: int) -> int:
+        """From each queue in turn, whoever was served first going last the next time."""
+        leased = 0
+        for queue in self._queues:
+            if leased < room:
+                leases = queue.lease(limit=min(room - leased, PREFETCH_MAX))
+                leased += len(leases)
+                self._hand_out(leases)
+        self._queues = self._queues[1:] + self._queues[:1]
+        return leased
+
+    def _nothing_there(self, quiet: bool) -> None:
+        if not self._until_empty:
+            names = [queue.name for queue in self._queues]
+            self._at.store.wait(names, self._at.clock.now(), IDLE_S / 2)
+        elif quiet:
+            self.stop()
+        else:
+            self._has_room.wait(IDLE_S)
+            self._has_room.clear()
+
+    def _hand_out(self, leases: list[Lease]) -> None:
+        if not leases:
+            return
+        with self._handing_out:
+            self._unsettled += len(leases)
+        plain: list[_Item] = []
+        awaited: list[_Item] = []
+        for lease in leases:
+            item = self._flying[lease.token] = _Item(lease)
+            (awaited if self._is_async(lease) else plain).append(item)
+        if awaited:
+            self._loop.start(self._handle_async, awaited)
+        self._buffer.extend(plain)
+        if self._idle:
+            with self._handing_out:
+                self._handing_out.notify(len(plain))
+
+    def _is_async(self, lease: Lease) -> bool:
+        handlers = self._registry.matching(lease.message)
+        return not self._in_processes and any(handler.is_async for handler in handlers)
+
+    # Handling
+
+    def _handle_loop(self) -> None:
+        child = Child(self._registry.all()) if self._in_processes else None
+        while (item := self._take()) is not None:
+            item.started = True
+            item.verdict = self._handle(item.lease, child)
+            self._finish(item)
+        if child is not None:
+            child.kill()
+
+    def _take(self) -> _Item | None:
+        while True:
+            try:
+                return self._buffer.popleft()  # no lock while there is work
+            except IndexError:
+                pass
+            with self._handing_out:
+                if self._quit.is_set():
+                    return None
+                self._idle += 1
+                if not self._buffer:
+                    self._handing_out.wait(IDLE_S)
+                self._idle -= 1
+
+    def _handle(self, lease: Lease, child: Child | None) -> Verdict:
+        handlers = self._registry.due(lease.message)
+        if not handlers:
+            return _nothing_due(self._registry, lease)
+        if child is None:
+            return run(handlers, lease)
+        limits = [handler.time_limit or self._time_limit for handler in handlers]
+        known = [limit for limit in limits if limit is not None]
+        return child.run(lease, sum(known) if len(known) == len(limits) else None)
+
+    async def _handle_async(self, item: _Item) -> None:
+        item.started = True
+        handlers = self._registry.due(item.lease.message)
+        if handlers:
+            item.verdict = await run_async(handlers, item.lease)
+        else:
+            item.verdict = _nothing_due(self._registry, item.lease)
+        self._finish(item)
+
+    def _finish(self, item: _Item) -> None:
+        self._finished.append(item)
+        if not self._has_finished.is_set():
+            self._has_finished.set()
+
+    # Settling
+
+    def _settle_loop(self) -> None:
+        patience = _Patience(self, "settle")
+        group: list[_Item] = []
+        while True:
+            group += self._take_finished(wait=not group)
+            last = self._quit.is_set() and not self._finished
+            try:
+                while group:
+                    self._settle(group[:GROUP])
+                    del group[:GROUP]
+                patience.reward()
+            except StoreError as error:
+                if self._quit.is_set():
+                    logger.error("%d deliveries not settled: %s", len(group), error)
+                    return
+                patience.wait(error)
+            if last:
+                return
+
+    def _take_finished(self, *, wait: bool) -> list[_Item]:
+        if wait:
+            self._has_finished.wait()
+        if len(self._finished) < len(self._flying) and len(self._finished) < GROUP:
+            self._quit.wait(LINGER_S)  # others are about to finish: one write for all of them
+        self._has_finished.clear()
+        taken: list[_Item] = []
+        while self._finished:
+            item = self._finished.popleft()
+            self._flying.pop(item.lease.token, None)
+            taken.append(item)
+        self._has_room.set()
+        return taken
+
+    def _settle(self, group: list[_Item]) -> None:
+        now = self._at.clock.now()
+        policies = {queue.name: queue.policy for queue in self._queues}
+        moves = [self._decide(item, policies[item.lease.message.queue], now) for item in group]
+        answers = self._at.store.settle(moves, now)
+        with self._handing_out:
+            self._unsettled -= len(group)
+        self._settled += len(group)
+        self._has_room.set()
+        for item, move, answer in zip(group, moves, answers, strict=True):
+            if answer is Settled.STALE or move.verb is not Verb.ACK:
+                _tell(item, move, answer, now)
+
+    def _decide(self, item: _Item, policy: Policy, now: int) -> Transition:
+        lease, verdict = item.lease, item.verdict
+        if verdict is None:
+            return lifecycle.released(lease, now)
+        if not verdict.problems:
+            return lifecycle.acked(lease, policy, _result(lease, verdict))
+        errors = [
+            ErrorInfo(
+                p.message[:ERROR_TEXT_MAX],
+                p.code,
+                now,
+                lease.message.attempts,
+                lease.owner,
+                p.handler,
+            )
+            for p in verdict.problems
+        ]
+        if verdict.fatal:
+            return lifecycle.failed(lease, errors, now, handled=verdict.results)
+        return lifecycle.nacked(
+            lease,
+            errors,
+            policy,
+            now,
+            self._at.rng,
+            delay=verdict.delay,
+            handled=verdict.results,
+        )
+
+    # Renewing
+
+    def _renew_loop(self) -> None:
+        """Needs nothing of the handlers: one that blocks, or hogs the interpreter, stays leased."""
+        tick = RENEW_TICK_S
+        while not self._quit.wait(tick):
+            items = list(self._flying.copy().values())
+            times = [item.lease.deadline - item.lease.leased_at for item in items]
+            tick = min([RENEW_TICK_S, *(time / 5000 for time in times)])
+            try:
+                self._renew(items)
+            except StoreError as error:
+                logger.warning("leases not renewed: %s", error)
+
+    def _renew(self, items: list[_Item]) -> None:
+        now = self._at.clock.now()
+        due = [item for item in items if now >= item.deadline - _length_ms(item.lease) * 2 // 3]
+        for start in range(0, len(due), GROUP):
+            part = due[start : start + GROUP]
+            moves = [
+                lifecycle.extended(item.lease, DEFAULTS, now, _length_ms(item.lease) / 1000)
+                for item in part
+            ]
+            answers = self._at.store.settle(moves, now)
+            for item, move, answer in zip(part, moves, answers, strict=True):
+                item.deadline = move.deadline
+                if answer is not Settled.APPLIED and item.lease.token in self._flying:
+                    logger.warning("%s: lease lost while it runs", item.lease.message.id)
+
+    # Stopping
+
+    def _finish_what_runs(self) -> bool:
+        """Give back what never started, wait for the rest within the grace time."""
+        while self._buffer:
+            try:
+                self._finish(self._buffer.popleft())
+            except IndexError:
+                break
+        for item in self._loop.drop_waiting():
+            self._finish(item)
+        until = self._at.clock.monotonic() + self._grace
+        while self._flying and self._at.clock.monotonic() < until:
+            self._quit.wait(0.01)
+        if self._flying:
+            logger.warning("%d deliveries still ran after %s s", len(self._flying), self._grace)
+        return not self._flying
+
+
+class _Pace:
+    """How far to lease ahead of the handlers: what they worked off in PREFETCH_S lately."""
+
+    def __init__(self, at: Clock) -> None:
+        self._clock = at
+        self._since = at.monotonic()
+        self._seen = 0
+        self._rate = 0.0
+
+    def ahead(self, settled: int) -> int:
+        now = self._clock.monotonic()
+        if now - self._since >= PREFETCH_S / 5:
+            latest = (settled - self._seen) / (now - self._since)
+            self._rate = max(latest, self._rate / 2)
+            self._since, self._seen = now, settled
+        return min(PREFETCH_MAX, int(self._rate * PREFETCH_S))
+
+
+class _Patience:
+    """Waits longer each time the store fails, and says so; for ever."""
+
+    def __init__(self, worker: Worker, doing: str) -> None:
+        self._worker = worker
+        self._doing = doing
+        self._pause = RECONNECT_S[0]
+
+    def wait(self, error: StoreError) -> None:
+        self._worker._trouble = f"{self._doing}: {error}"  # pyright: ignore[reportPrivateUsage]
+        logger.warning("%s failed, again in %.1f s: %s", self._doing, self._pause, error)
+        self._worker._quit.wait(self._pause)  # pyright: ignore[reportPrivateUsage]
+        self._pause = min(self._pause * 2, RECONNECT_S[1])
+
+    def reward(self) -> None:
+        if self._pause != RECONNECT_S[0]:
+            self._pause = RECONNECT_S[0]
+            self._worker._trouble = ""  # pyright: ignore[reportPrivateUsage]
+            logger.info("%s works again", self._doing)
+
+
+class _Loop:
+    """An event loop in a thread of its own, made when the first async handler is needed."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[_Item, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self, handle: Callable[[_Item], Coroutine[Any, Any, None]], items: list[_Item]
+    ) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._room = asyncio.Semaphore(self._concurrency)
+            threading.Thread(
+                target=self._loop.run_forever, name="holdfast-loop", daemon=True
+            ).start()
+        for item in items:
+            self._waiting[item] = None
+        self._loop.call_soon_threadsafe(self._spawn, handle, items)
+
+    def _spawn(
+        self, handle: Callable[[_Item], Coroutine[Any, Any, None]], items: list[_Item]
+    ) -> None:
+        assert self._loop is not None
+        for item in items:
+            task = self._loop.create_task(self._run(handle, item))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, handle: Callable[[_Item], Coroutine[Any, Any, None]], item: _Item) -> None:
+        async with self._room:
+            if self._waiting.pop(item, _GONE) is not _GONE:
+                await handle(item)
+
+    def drop_waiting(self) -> list[_Item]:
+        """Those that never started; they will not start any more."""
+        dropped: list[_Item] = []
+        while self._waiting:
+            try:
+                dropped.append(self._waiting.popitem()[0])
+            except KeyError:
+                break
+        return dropped
+
+    def stop(self) -> None:
+        """Cancel what still runs: its lease runs out and it is delivered again."""
+        loop = self._loop
+        if loop is None:
+            return
+        ended = threading.Event()
+
+        async def end() -> None:
+            tasks = [*self._tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            loop.stop()
+            ended.set()
+
+        loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end()))
+        ended.wait(5.0)
+
+
+_GONE = object()
+
+
+def _check_handlers(handlers: list[Handler], executor: str, time_limit: float | None) -> None:
+    if executor not in ("thread", "process"):
+        raise InvalidArgument("executor", f'must be "thread" or "process", not {executor!r}')
+    for handler in handlers:
+        handler.prepare()
+        limited = handler.time_limit is not None or time_limit is not None
+        if limited and executor == "thread" and not handler.is_async:
+            raise InvalidArgument(
+                "time_limit",
+                f"a thread cannot be ended: run {handler.name} with executor='process'",
+            )
+    if executor == "process":
+        check_picklable(handlers)
+
+
+def _nothing_due(registry: Registry, lease: Lease) -> Verdict:
+    """All have succeeded before (and the ack was lost), or there is none."""
+    return Verdict() if registry.matching(lease.message) else NO_HANDLER
+
+
+def _result(lease: Lease, verdict: Verdict) -> bytes | None:
+    """One handler: its result. Several: by name."""
+    results = {**lease.message.history.handled, **verdict.results}
+    told = {name: result for name, result in results.items() if result is not None}
+    if not told:
+        return None
+    result = told if len(results) > 1 else next(iter(told.values()))
+    return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+
+
+def _length_ms(lease: Lease) -> int:
+    return lease.deadline - lease.leased_at
+
+
+def _tell(item: _Item, move: Transition, answer: Settled, now: int) -> None:
+    message, verdict = item.lease.message, item.verdict
+    what = f"{message.queue} {message.id} attempt {message.attempts}"
+    said = "; ".join(f"{p.code}: {p.message}" for p in verdict.problems) if verdict else ""
+    if answer is Settled.STALE:
+        logger.warning("%s: lease lost, its outcome (%s) is dropped", what, move.verb)
+    elif move.verb is Verb.RELEASE:
+        logger.info("%s: released", what)
+    elif is_dlq(move.to_queue):
+        logger.error("%s: dead: %s", what, said)
+    elif move.target is Target.DONE:
+        logger.error("%s: out of attempts, completed with errors: %s", what, said)
+    else:
+        logger.warning("%s: again in %.1f s: %s", what, (move.available_at - now) / 1000, said)
