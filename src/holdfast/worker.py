@@ -38,6 +38,7 @@ LINGER_S = 0.002
 RECONNECT_S = (0.1, 5.0)
 IDLE_S = 1.0
 RENEW_TICK_S = 0.25
+LOOP_END_S = 5.0
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -427,6 +428,9 @@ class _Patience:
             logger.info("%s works again", self._doing)
 
 
+_Handle = Callable[["_Item"], Coroutine[Any, Any, None]]
+
+
 class _Loop:
     """An event loop in a thread of its own, made when the first async handler is needed."""
 
@@ -436,29 +440,24 @@ class _Loop:
         self._waiting: dict[_Item, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(
-        self, handle: Callable[[_Item], Coroutine[Any, Any, None]], items: list[_Item]
-    ) -> None:
+    def start(self, handle: _Handle, items: list[_Item]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._room = asyncio.Semaphore(self._concurrency)
-            threading.Thread(
+            self._thread = threading.Thread(
                 target=self._loop.run_forever, name="holdfast-loop", daemon=True
-            ).start()
-        for item in items:
-            self._waiting[item] = None
-        self._loop.call_soon_threadsafe(self._spawn, handle, items)
+            )
+            self._thread.start()
+        self._waiting.update(dict.fromkeys(items))
+        self._loop.call_soon_threadsafe(self._spawn, self._loop, handle, items)
 
-    def _spawn(
-        self, handle: Callable[[_Item], Coroutine[Any, Any, None]], items: list[_Item]
-    ) -> None:
-        assert self._loop is not None
+    def _spawn(self, loop: asyncio.AbstractEventLoop, handle: _Handle, items: list[_Item]) -> None:
         for item in items:
-            task = self._loop.create_task(self._run(handle, item))
+            task = loop.create_task(self._run(handle, item))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, handle: Callable[[_Item], Coroutine[Any, Any, None]], item: _Item) -> None:
+    async def _run(self, handle: _Handle, item: _Item) -> None:
         async with self._room:
             if self._waiting.pop(item, _GONE) is not _GONE:
                 await handle(item)
@@ -478,18 +477,18 @@ class _Loop:
         loop = self._loop
         if loop is None:
             return
-        ended = threading.Event()
+        loop.call_soon_threadsafe(lambda: loop.create_task(self._end(loop)))
+        self._thread.join(LOOP_END_S)
+        if not loop.is_running():
+            loop.close()
 
-        async def end() -> None:
-            tasks = [*self._tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            loop.stop()
-            ended.set()
-
-        loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end()))
-        ended.wait(5.0)
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await loop.shutdown_default_executor()
+        loop.stop()
 
 
 _GONE = object()

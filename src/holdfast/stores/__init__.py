@@ -39,3 +39,14 @@ def url_options(url: str, known: set[str]) -> dict[str, str]:
         if name not in known:
             raise InvalidArgument(f"url option {name}", did_you_mean(name, known))
     return options
+
+
+def read_cursor(after: str | None) -> tuple[int, int]:
+    """A page's cursor as two numbers; before everything when there is none."""
+    if after is None:
+        return -1, -1
+    try:
+        first, second = map(int, after.split("."))
+    except ValueError:
+        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue") from None
+    return first, second

@@ -33,7 +33,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import url_options
+from holdfast.stores import read_cursor, url_options
 
 
 @dataclass
@@ -270,8 +270,8 @@ class MemoryStore:
             end = str(self._seq)
         if view.upto is not None:
             keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
-        start = tuple(int(part) for part in after.split(".")) if after else None
-        rest = [pair for pair in keyed if start is None or pair[0] > start]
+        start = read_cursor(after)
+        rest = [pair for pair in keyed if pair[0] > start]
         cursor = ".".join(map(str, rest[limit - 1][0])) if len(rest) > limit else None
         return Page([entry for _, entry in rest[:limit]], cursor, end)
 

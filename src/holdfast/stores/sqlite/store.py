@@ -36,7 +36,7 @@ from holdfast.store import (
     Transition,
     View,
 )
-from holdfast.stores import url_options
+from holdfast.stores import read_cursor, url_options
 from holdfast.stores.sqlite import settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
@@ -278,7 +278,7 @@ class SQLiteStore:
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._db.snapshot() as db:
             qid = _must_exist(db, view.queue)
-            rows = _browse(db, view, qid, _cursor(after), limit + 1, now)
+            rows = _browse(db, view, qid, read_cursor(after), limit + 1, now)
             (end,) = db.execute("SELECT value FROM holdfast_meta WHERE name = 'seq'").fetchone()
         cursor = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
         return Page([entry for _, entry in rows[:limit]], cursor, str(end))
@@ -561,16 +561,6 @@ def _entry(row: tuple[Any, ...], view: View) -> Entry:
         lease = read_lease(row, view.queue, 3)
         return Entry(lease.message, row[2], lease)
     return Entry(read_message(row, view.queue, 7), row[2])
-
-
-def _cursor(after: str | None) -> tuple[int, int]:
-    if after is None:
-        return -1, -1
-    try:
-        first, second = map(int, after.split("."))
-    except ValueError:
-        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue") from None
-    return first, second
 
 
 def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:

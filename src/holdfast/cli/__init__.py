@@ -1,0 +1,16 @@
+"""The command line. It reads, asks the library and shows: no rule about messages lives here."""
+
+from __future__ import annotations
+
+from holdfast.cli import dead, doctor, enqueue, leases, log, messages, queues, stats, work
+from holdfast.cli.base import root
+
+__all__ = ["main", "root"]
+
+for module in (queues, enqueue, messages, leases, work, stats, dead, log, doctor):
+    for command in module.COMMANDS:
+        root.add_command(command)
+
+
+def main() -> None:
+    root.main(prog_name="holdfast")

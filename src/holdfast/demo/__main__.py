@@ -1,0 +1,75 @@
+"""`python -m holdfast.demo`: exits 0 when every number fits, 1 when one does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from holdfast.demo.screen import Screen
+
+SWEEP_EVERY_MS = 200
+
+
+def main() -> int:
+    args = _arguments()
+    screen = Screen(plain=args.plain)
+    try:
+        if args.keep is not None:
+            return run(screen, args.keep.absolute(), keep=True)
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+            return run(screen, Path(folder, "shop.db"), keep=False)
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(screen: Screen, path: Path, *, keep: bool) -> int:
+    _set_environment(path)
+    began = time.monotonic()
+    where = "kept" if keep else "removed at the end; --keep FILE keeps it"
+    screen.title("Holdfast: a shop's worst day", f"SQLite file {path} ({where})")
+    try:
+        from holdfast.demo import story, sums  # opens the store
+
+        seen = story.tell(screen)
+        sums.life_of_one(screen, seen)
+        sums.the_day(screen, seen)
+        fits = sums.add_up(screen, seen)
+    except Exception as error:
+        screen.bad(f"{type(error).__name__}: {error}")
+        return 1
+    took = f"{time.monotonic() - began:.1f} s"
+    if fits:
+        screen.good(f"\nEvery order was finished once, and every number fits. {took}")
+    else:
+        screen.bad(f"\nNot every number fits. {took}")
+    if keep:
+        screen.say(f"\nLook around: holdfast --url sqlite:///{quote(str(path))} log orders")
+    return 0 if fits else 1
+
+
+def _set_environment(path: Path) -> None:
+    """Before the shop is imported, for it and for worker A: nothing of the user's own set-up."""
+    for name in [*os.environ]:
+        if name.startswith("HOLDFAST_"):
+            del os.environ[name]
+    os.environ["HOLDFAST_OVERDUE_CHECK_INTERVAL_MS"] = str(SWEEP_EVERY_MS)
+    os.environ["SHOP_URL"] = f"sqlite:///{quote(str(path))}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
+    parser.add_argument("--plain", action="store_true", help="no colours, no live view")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="a new SQLite file to leave")
+    args = parser.parse_args()
+    if args.keep is not None and args.keep.exists():
+        parser.error(f"{args.keep} exists already")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""What every store must do, as tests that anybody's store can run.
+
+In a conftest, give a fixture `store_factory` that opens handles on one fresh store; then, in a
+test module: `from holdfast.testing.conformance.leasing import *`. The fixtures below come along
+with `from holdfast.testing.conformance.fixtures import *`. Needs pytest.
+"""

@@ -1,0 +1,242 @@
+"""Who may settle: the token is the truth, not the timer and not the name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import (
+    Done,
+    Extend,
+    Fail,
+    Holdfast,
+    InvalidArgument,
+    Lease,
+    LeaseLost,
+    Queue,
+    Release,
+    Retry,
+    Settled,
+)
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.fixtures import whereabouts
+
+VERBS: dict[str, Callable[[Queue, Lease], Any]] = {
+    "ack": lambda queue, lease: queue.ack(lease),
+    "nack": lambda queue, lease: queue.nack(lease, "no"),
+    "fail": lambda queue, lease: queue.fail(lease, "never"),
+    "extend": lambda queue, lease: queue.extend(lease, 60),
+    "release": lambda queue, lease: queue.release(lease),
+}
+
+SINCE: dict[str, Callable[[Holdfast, Queue, Lease, ManualClock], Any]] = {
+    "requeued": lambda hf, queue, lease, clock: (clock.advance(30), hf.sweep()),
+    "leased again": lambda hf, queue, lease, clock: (clock.advance(30), hf.sweep(), queue.lease()),
+    "released": lambda hf, queue, lease, clock: queue.release(lease),
+    "nacked": lambda hf, queue, lease, clock: queue.nack(lease, "no"),
+    "settled": lambda hf, queue, lease, clock: queue.ack(lease),
+    "dead": lambda hf, queue, lease, clock: queue.fail(lease, "never"),
+    "redriven": lambda hf, queue, lease, clock: (queue.fail(lease), hf.redrive("orders.dlq")),
+    "redriven and leased": lambda hf, queue, lease, clock: (
+        queue.fail(lease),
+        hf.redrive("orders.dlq"),
+        queue.lease(),
+    ),
+    "looked at in the dlq": lambda hf, queue, lease, clock: (queue.fail(lease), queue.dlq.lease()),
+    "purged": lambda hf, queue, lease, clock: (queue.release(lease), queue.purge()),
+    "deleted": lambda hf, queue, lease, clock: (queue.delete(force=True), hf.queue("orders")),
+}
+
+
+def everything(queue: Queue) -> list[Any]:
+    """Whole rows of everything the store holds about a queue."""
+    rows: list[Any] = [queue.stats(), queue.dlq.stats()]
+    for each in (queue, queue.dlq):
+        for state in ("ready", "delayed", "leased", "log"):
+            rows += list(each.browse(state))
+    return rows
+
+
+@pytest.mark.promise("FENCE-1")
+def test_every_delivery_has_a_token_of_its_own(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
+    queue.enqueue_many([1, 2, 3])
+    tokens: list[str] = []
+    for _ in range(3):
+        leases = queue.lease(10)
+        tokens += [lease.token for lease in leases]
+        for lease in leases:
+            queue.release(lease)
+    assert len(tokens) == 9 == len(set(tokens))
+
+
+@pytest.mark.promise("FENCE-2")
+@pytest.mark.parametrize("since", SINCE)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_stale_token_changes_nothing(
+    hf: Holdfast, queue: Queue, clock: ManualClock, verb: str, since: str
+) -> None:
+    queue.enqueue({"id": 1})
+    (lease,) = queue.lease()
+    SINCE[since](hf, queue, lease, clock)
+    before = everything(queue)
+    with pytest.raises(LeaseLost):
+        VERBS[verb](queue, lease)
+    assert everything(queue) == before
+
+
+@pytest.mark.promise("FENCE-1", "FENCE-2")
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("token", ["", "x", "x.1", "1", "..", "é.²", "a." + "9" * 30])
+def test_an_unknown_token_changes_nothing(queue: Queue, verb: str, token: str) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    before = everything(queue)
+    with pytest.raises(LeaseLost):
+        VERBS[verb](queue, msgspec.structs.replace(lease, token=token))
+    assert everything(queue) == before
+
+
+@pytest.mark.promise("FENCE-1")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_token_is_good_for_its_own_message_only(queue: Queue, verb: str) -> None:
+    queue.enqueue_many([1, 2])
+    first, second = queue.lease(2)
+    before = everything(queue)
+    with pytest.raises(LeaseLost):
+        VERBS[verb](queue, msgspec.structs.replace(first, token=second.token))
+    assert everything(queue) == before
+
+
+def test_a_lease_of_another_queue_is_refused(hf: Holdfast, queue: Queue) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    with pytest.raises(InvalidArgument, match="lease"):
+        hf.queue("bills").ack(lease)
+    assert queue.stats().leased == 1
+
+
+@pytest.mark.promise("FENCE-2")
+def test_an_ack_after_the_deadline_counts_until_somebody_swept(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
+    sent = queue.enqueue(1)
+    (lease,) = queue.lease()
+    clock.advance(3600)
+    queue.ack(lease)
+    assert hf.sweep().requeued == 0
+    assert whereabouts(queue) == {"log": [sent.id]}
+
+
+@pytest.mark.promise("FENCE-3")
+def test_extend_moves_the_deadline_from_now(queue: Queue, hf: Holdfast, clock: ManualClock) -> None:
+    queue.enqueue("own", ack_timeout=100)
+    queue.enqueue("queue's")
+    own, plain = queue.lease(2)
+    clock.advance(20)
+    longer = queue.extend(plain, 60)
+    assert longer.deadline == clock.now() + 60_000
+    assert longer.token == plain.token
+    assert queue.extend(own).deadline == clock.now() + 100_000
+    clock.advance(59.999)
+    assert hf.sweep().requeued == 0
+    clock.advance(0.001)
+    assert hf.sweep().requeued == 1
+    (held,) = queue.browse("leased")
+    assert held.lease is not None and held.lease.deadline == clock.now() + 40_000
+
+
+@pytest.mark.promise("FENCE-3")
+def test_extend_may_also_shorten(queue: Queue, hf: Holdfast, clock: ManualClock) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    queue.extend(lease, 1)
+    clock.advance(1)
+    assert hf.sweep().requeued == 1
+
+
+@pytest.mark.promise("FENCE-4")
+def test_a_released_message_is_back_at_once_and_uncounted(queue: Queue) -> None:
+    sent = queue.enqueue_many([1, 2])
+    for _ in range(5):
+        first, _second = leases = queue.lease(2)
+        assert first.message.attempts == 1
+        for lease in leases:
+            queue.release(lease)
+    assert whereabouts(queue) == {"ready": [m.id for m in sent]}  # in their old places
+    assert queue.get(sent[0].id).attempts == 0
+
+
+@pytest.mark.promise("FENCE-5")
+def test_a_batch_answers_item_by_item(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue_many(range(8))
+    leases = queue.lease(8)
+    queue.release(leases[1])
+    queue.ack(leases[3])
+    unknown = msgspec.structs.replace(leases[5], token="nobody.5")
+    answers = queue.settle(
+        [
+            leases[0],
+            leases[1],
+            (leases[2], Retry("later", delay=5)),
+            leases[3],
+            (leases[4], Fail("never")),
+            unknown,
+            (leases[6], Release()),
+            (leases[7], Extend(99)),
+        ]
+    )
+    applied, already, stale = Settled.APPLIED, Settled.ALREADY, Settled.STALE
+    assert answers == [applied, stale, applied, already, applied, stale, applied, applied]
+    assert {place: len(found) for place, found in whereabouts(queue).items()} == {
+        "ready": 2,
+        "delayed": 1,
+        "leased": 2,
+        "log": 2,
+        "dead": 1,
+    }
+
+
+@pytest.mark.promise("FENCE-5")
+@pytest.mark.parametrize("outcome", [Done(), Retry("no"), Fail("never"), Release()], ids=str)
+def test_a_repeated_batch_is_told_from_a_lost_one(queue: Queue, outcome: Any) -> None:
+    queue.enqueue_many(range(3))
+    moves = [(lease, outcome) for lease in queue.lease(3)]
+    assert queue.settle(moves) == [Settled.APPLIED] * 3
+    before = everything(queue)
+    assert queue.settle(moves) == [Settled.ALREADY] * 3
+    assert everything(queue) == before
+    other = Done() if not isinstance(outcome, Done) else Release()
+    assert queue.settle([(lease, other) for lease, _ in moves]) == [Settled.STALE] * 3
+    assert everything(queue) == before
+
+
+@pytest.mark.promise("FENCE-5")
+def test_one_message_twice_in_a_batch(queue: Queue) -> None:
+    queue.enqueue_many([1, 2])
+    first, second = queue.lease(2)
+    answers = queue.settle([(first, Extend(5)), first, (first, Release()), second, second])
+    assert answers == [
+        Settled.APPLIED,
+        Settled.APPLIED,
+        Settled.STALE,
+        Settled.APPLIED,
+        Settled.ALREADY,
+    ]
+    assert queue.stats().done == 2
+    assert queue.settle([]) == []
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "60"])
+def test_a_bad_extension_is_refused(queue: Queue, seconds: Any) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    with pytest.raises(InvalidArgument, match="seconds"):
+        queue.extend(lease, seconds)
+    with pytest.raises(InvalidArgument, match="delay"):
+        queue.nack(lease, "no", delay=-1)
+    assert queue.stats().leased == 1

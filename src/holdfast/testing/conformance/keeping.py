@@ -1,0 +1,155 @@
+"""The rest of the contract: pages, batches, specs, claims, events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from holdfast import Holdfast, InvalidArgument, MessageNotFound, Outgoing, Queue, State
+from holdfast.policy import Policy
+from holdfast.store import Event, QueueSpec, View
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.fixtures import ids
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_pages_join_to_the_whole_in_order(
+    hf: Holdfast, clock: ManualClock, state: State
+) -> None:
+    queue = hf.queue("orders", partitions=2)
+    dice = Random(3)
+    for n in range(40):
+        delay = dice.choice([5, 50]) if state is State.DELAYED else dice.choice([None, 1])
+        queue.enqueue(n, priority=dice.randrange(10), key=str(n), delay=delay)
+        clock.advance(dice.choice([0, 0.5]))
+    clock.advance(2)
+    if state is State.LEASED:
+        for _ in range(20):
+            queue.lease(2)
+            clock.advance(dice.choice([0, 1]))
+    if state is State.LOG:
+        for _ in range(20):
+            queue.settle(queue.lease(2))
+            clock.advance(dice.choice([0, 1]))
+    whole = hf.store.browse(View("orders", state), None, 1000, clock.now())
+    assert whole.after is None and len(whole.entries) > 10
+    for size in (1, 7, len(whole.entries)):
+        got, after, pages = [], None, 0
+        while True:
+            page = hf.store.browse(View("orders", state), after, size, clock.now())
+            got += page.entries
+            after, pages = page.after, pages + 1
+            if after is None:
+                break
+        assert got == whole.entries
+        assert pages == -(-len(got) // size)
+
+
+def test_browsing_a_range_of_time(queue: Queue, clock: ManualClock) -> None:
+    start = clock.now()
+    for n in range(4):
+        queue.enqueue(n)
+        clock.advance(1)
+    entries = queue.browse(since=start + 1000, until=start + 3000)
+    assert [entry.message.payload for entry in entries] == [1, 2]
+    queue.settle(queue.lease(4))
+    assert len(list(queue.log(since=clock.now()))) == 4
+    assert list(queue.log(until=clock.now())) == []
+    with pytest.raises(InvalidArgument, match="state"):
+        list(queue.browse("nowhere"))
+
+
+def test_a_cursor_that_is_none_is_refused(hf: Holdfast, queue: Queue, clock: ManualClock) -> None:
+    for bad in ("x", "1", "1.2.3", ""):
+        with pytest.raises(InvalidArgument, match="after"):
+            hf.store.browse(View("orders"), bad, 10, clock.now())
+
+
+def test_get_finds_what_is_held(queue: Queue, hf: Holdfast) -> None:
+    sent = queue.enqueue_many(range(3))
+    assert sorted(ids(hf.store.get("orders", ids(sent)))) == ids(sent)
+    assert hf.store.get("orders", []) == []
+    queue.ack(queue.lease()[0])
+    with pytest.raises(MessageNotFound):
+        queue.get(sent[0].id)
+    with pytest.raises(InvalidArgument, match="id"):
+        queue.get("nonsense")
+
+
+def test_a_batch_can_be_read_again_by_its_name(queue: Queue, hf: Holdfast) -> None:
+    queue.enqueue_many(range(10))
+    mine = queue.lease(6, batch="run-1")
+    queue.lease(2, batch="run-2")
+    by_id = sorted(mine, key=lambda lease: lease.id)
+    assert hf.store.leased("run-1", None, 100) == by_id
+    assert hf.store.leased("run-1", by_id[3].id, 100) == by_id[4:]
+    assert hf.store.leased("run-1", None, 2) == by_id[:2]
+    queue.settle(mine[:3])
+    queue.release(mine[3])
+    left = sorted(mine[4:], key=lambda lease: lease.id)
+    assert hf.store.leased("run-1", None, 100) == left
+    assert hf.store.leased("nobody", None, 100) == []
+
+
+def test_a_spec_is_written_only_over_the_one_that_was_read(
+    hf: Holdfast, another: Callable[[], Holdfast]
+) -> None:
+    store, other = hf.store, another().store
+    spec = QueueSpec("q", 3, Policy(max_attempts=4), created_at=5)
+    assert store.put_queues([spec])
+    stored = other.get_queue("q")
+    assert stored == msgspec.structs.replace(spec, revision=1)
+    assert not other.put_queues([spec])  # a new one, but it is there
+    assert other.put_queues([msgspec.structs.replace(stored, paused=True)])
+    assert not store.put_queues([msgspec.structs.replace(stored, partitions=9)])
+    both = [msgspec.structs.replace(stored, partitions=9), QueueSpec("r")]
+    assert not store.put_queues(both)
+    assert store.get_queue("r") is None  # all or none
+    assert store.get_queue("q") == msgspec.structs.replace(stored, paused=True, revision=2)
+    assert [spec.name for spec in store.queues()] == ["q"]
+
+
+def test_two_connections_make_one_queue(hf: Holdfast, another: Callable[[], Holdfast]) -> None:
+    handles = [another() for _ in range(4)]
+    threads = [
+        threading.Thread(target=handle.queue, args=("orders",), kwargs={"max_attempts": n + 1})
+        for n, handle in enumerate(handles)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [queue.name for queue in hf.queues()] == ["orders", "orders.dlq"]
+    assert hf.queue("orders").policy.max_attempts in (1, 2, 3, 4)
+
+
+def test_events_reach_every_subscriber(hf: Holdfast, another: Callable[[], Holdfast]) -> None:
+    hf.store.publish([Event("before", 1, {})])
+    first, second = hf.subscribe(), another().subscribe()
+    news = [Event("a", 2, {"n": [1, None]}), Event("b", 3, {})]
+    got: list[list[Event]] = []
+    waiting = threading.Thread(target=lambda: got.append(second.next(timeout=30)))
+    waiting.start()
+    hf.store.publish(news)
+    waiting.join()
+    for events in (first.next(timeout=1), got[0]):
+        assert [(e.type, e.timestamp, e.payload) for e in events] == [
+            ("a", 2, {"n": [1, None]}),
+            ("b", 3, {}),
+        ]
+    assert first.next(timeout=0) == []
+
+
+def test_a_key_has_one_partition_and_keyless_ones_spread(hf: Holdfast) -> None:
+    queue = hf.queue("orders", partitions=8)
+    sent = queue.enqueue_many(Outgoing(n, key=f"customer-{n % 40}") for n in range(400))
+    by_key = {(message.key, message.partition) for message in sent}
+    assert len(by_key) == 40
+    known = {"customer-0": 0, "customer-1": 5, "customer-7": 2}
+    assert {key: part for key, part in by_key if key in known} == known  # for ever
+    spread = [m.partition for m in queue.enqueue_many(range(800))]
+    assert all(50 <= spread.count(part) <= 150 for part in range(8))

@@ -1,0 +1,88 @@
+"""Options, the record of proven promises, and the stores that the suites run over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.store import Store
+from holdfast.stores import open_store
+from holdfast.stores.memory import MemoryStore
+
+pytest.register_assert_rewrite("holdfast.testing.conformance")
+
+ROOT = Path(__file__).parent.parent
+PROVEN = ROOT / ".build" / "promises.json"
+STORES = ["memory", "sqlite"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the soak tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+    for item in items:
+        for mark in item.iter_markers("promise"):
+            item.user_properties.extend(("promise", id) for id in mark.args)
+        item.user_properties.append(("part", _part(item)))
+
+
+def _part(item: pytest.Item) -> str:
+    """The store a test ran on, else the part of the project its folder names."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("store_name") or item.path.relative_to(ROOT / "tests").parts[0]
+
+
+class _Record:
+    """Which promises were proven where, by tests that passed in this run."""
+
+    def __init__(self) -> None:
+        self.passed: list[dict[str, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            part = next((v for k, v in report.user_properties if k == "part"), "")
+            for name, value in report.user_properties:
+                if name == "promise":
+                    row = {"promise": str(value), "part": str(part), "test": report.nodeid}
+                    self.passed.append(row)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.passed:
+            PROVEN.parent.mkdir(exist_ok=True)
+            known = json.loads(PROVEN.read_text()) if PROVEN.exists() else []
+            rows = {json.dumps(row, sort_keys=True): row for row in [*known, *self.passed]}
+            PROVEN.write_text(json.dumps([rows[key] for key in sorted(rows)], indent=1))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # with xdist: the controller sees every report
+        config.pluginmanager.register(_Record())
+
+
+@pytest.fixture(params=STORES)
+def store_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def store_factory(store_name: str, tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    """Opens handles on one fresh store, as separate processes would."""
+    opened: list[Store] = []
+    memory = MemoryStore()
+
+    def factory() -> Store:
+        store = memory if store_name == "memory" else open_store(f"sqlite:///{tmp_path}/test.db")
+        opened.append(store)
+        return store
+
+    yield factory
+    for store in opened:
+        store.close()
