@@ -384,8 +384,9 @@ class _Maker:
             Policy(
                 ack_timeout=item.ack_timeout, max_attempts=item.max_attempts, backoff=item.backoff
             )
+        id = id if item.id is None else check_id(item.id)
         return Message(
-            id if item.id is None else check_id(item.id),
+            id,
             self._spec.name,
             lifecycle.partition_of(item.key, id, self._spec.partitions),
             _priority(item.priority),

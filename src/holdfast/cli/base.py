@@ -34,6 +34,7 @@ class App:
         self.verbose = False
 
     def connect(self) -> Holdfast:
+        self.log_to_stderr()
         return holdfast.connect(self.store_url())
 
     def store_url(self) -> str:
@@ -48,7 +49,8 @@ class App:
     def log_to_stderr(self, level: int = logging.WARNING) -> None:
         """Log lines for people, unless the program has set up logging of its own."""
         logging.basicConfig(format=LOG_FORMAT, level=logging.INFO if self.verbose else level)
-        logging.getLogger("holdfast").setLevel(logging.DEBUG if self.verbose else level)
+        if self.verbose:
+            logging.getLogger("holdfast").setLevel(logging.DEBUG)
 
 
 pass_app = click.make_pass_decorator(App)
@@ -114,18 +116,27 @@ class Group(click.Group):
 class Root(Group):
     """Turns every error into one line and an exit code."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands]  # in the order of the life of a message, not of the alphabet
+
     def main(self, *args: Any, **extra: Any) -> Any:
         app = App()
+        code: Any = 0
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False, "obj": app})
-            sys.stdout.flush()
         except click.Abort:
             code = INTERRUPTED
-        except BrokenPipeError:
-            code = _pipe_closed()
         except (HoldfastError, click.ClickException) as error:
             code = _report(error, verbose=app.verbose)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise click.exceptions.Exit(_pipe_closed()) from None
+        return answer
 
 
 def exit_code(error: HoldfastError) -> int:

@@ -11,7 +11,8 @@ import msgspec
 
 from holdfast import ErrorInfo, Holdfast, Message, MessageNotFound, Queue, QueueNotFound, State
 from holdfast.cli import shapes, show
-from holdfast.cli.base import App, Group, busy, find_queue, near_dlq, pass_app
+from holdfast.cli.base import App, Command, Group, busy, find_queue, near_dlq, pass_app
+from holdfast.cli.kinds import LIMIT
 from holdfast.cli.show import Column, ago, clean, count, number
 from holdfast.message import dlq_of, is_dlq
 
@@ -26,14 +27,16 @@ def dlq() -> None:
 
 @dlq.command("list")
 @click.argument("queue", required=False)
-@click.option("--scan", default=SCAN, show_default=True, help="Look at so many of each queue.")
+@click.option(
+    "--scan", type=LIMIT, default=SCAN, show_default=True, help="Look at so many of each queue."
+)
 @pass_app
 def list_(app: App, queue: str | None, scan: int) -> None:
     """Dead letters by queue, reason and last error: how many, since when."""
     with app.connect() as hf:
         names = [dead_letter_queue(hf, queue).name] if queue else _all_dlqs(hf)
         found = [group for name in names for group in groups(hf, name, scan)]
-        held = sum(stats.ready + stats.delayed + stats.leased for stats in _stats(hf, names))
+        held = sum(_held(find_queue(hf, name)) for name in names)
         now = hf.context.clock.now()
     if app.json:
         return show.documents(group.doc() for group in found)
@@ -46,20 +49,21 @@ def list_(app: App, queue: str | None, scan: int) -> None:
 @dlq.command("show")
 @click.argument("queue")
 @click.argument("id", required=False)
-@click.option("--limit", default=5, show_default=True, help="So many, the oldest first.")
+@click.option(
+    "--limit", type=LIMIT, default=5, show_default=True, help="So many, the oldest first."
+)
 @pass_app
 def show_(app: App, queue: str, id: str | None, limit: int) -> None:
     """Dead letters with payload, headers and every error. QUEUE is orders or orders.dlq."""
     with app.connect() as hf:
         letters = dead_letter_queue(hf, queue)
         found = [_one(letters, id)] if id else list(islice(_letters(letters), limit))
-        held = letters.stats()
+        total = _held(letters)
         now = hf.context.clock.now()
     if app.json:
         return show.documents(shapes.of_message(message) for message in found)
     for message in found:
         _show_letter(message, now)
-    total = held.ready + held.delayed + held.leased
     if not found:
         click.echo(f"{letters.name} holds no dead letters")
     elif not id and total > len(found):
@@ -67,7 +71,7 @@ def show_(app: App, queue: str, id: str | None, limit: int) -> None:
     return None
 
 
-@click.command("redrive")
+@click.command("redrive", cls=Command)
 @click.argument("dlq", metavar="DLQ")
 @click.option("--count", "count_", default=0, help="Only so many, the oldest first. Default all.")
 @pass_app
@@ -174,12 +178,13 @@ def _one(letters: Queue, id: str) -> Message:
     return message
 
 
+def _held(letters: Queue) -> int:
+    stats = letters.stats()
+    return stats.ready + stats.delayed + stats.leased
+
+
 def _all_dlqs(hf: Holdfast) -> list[str]:
     return [spec.name for spec in hf.store.queues() if is_dlq(spec.name)]
-
-
-def _stats(hf: Holdfast, names: list[str]) -> Any:
-    return hf.store.stats(names, hf.context.clock.now())
 
 
 def _show_letter(message: Message, now: int) -> None:
@@ -211,5 +216,8 @@ def _error(error: ErrorInfo, now: int) -> list[tuple[str, str]]:
     who = f", {clean(error.consumer)}" if error.consumer else ""
     lines = "\n".join(clean(line) for line in error.message.split("\n"))
     return [
-        (f"attempt {error.attempt}", f"{clean(error.code)}{where}, {ago(error.at, now)}{who}\n{lines}")
+        (
+            f"attempt {error.attempt}",
+            f"{clean(error.code)}{where}, {ago(error.at, now)}{who}\n{lines}",
+        )
     ]

@@ -13,7 +13,11 @@ _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "
 _LENGTH = re.compile(r"(-?\d+(?:\.\d+)?) ?(ms|s|min|m|h|d|)")
 
 
-class Seconds(click.ParamType):
+# Newer clicks make it generic, older ones do not.
+_Kind = click.ParamType  # pyright: ignore[reportMissingTypeArgument]
+
+
+class Seconds(_Kind):
     """A number of seconds, or one with a unit: 30, 1.5, 250ms, 5m, 2h, 7d."""
 
     name = "seconds"
@@ -39,7 +43,7 @@ class When(msgspec.Struct, frozen=True):
         return self.at if self.ago is None else now - round(self.ago * 1000)
 
 
-class Moment(click.ParamType):
+class Moment(_Kind):
     """10m (ago), 2026-01-31T12:00, or milliseconds since 1970 as --json prints them."""
 
     name = "time"
@@ -57,7 +61,7 @@ class Moment(click.ParamType):
             self.fail(f"{value!r}: write 10m (ago), 2026-01-31T12:00 or milliseconds", param, ctx)
 
 
-class Header(click.ParamType):
+class Header(_Kind):
     name = "name=value"
 
     def convert(
@@ -74,6 +78,7 @@ class Header(click.ParamType):
 SECONDS = Seconds()
 MOMENT = Moment()
 HEADER = Header()
+LIMIT = click.IntRange(min=1)
 
 
 def ms_of(when: When | None, now: int) -> int | None:

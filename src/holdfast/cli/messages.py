@@ -9,30 +9,31 @@ import click
 from holdfast import Lease, Message, State
 from holdfast.cli import shapes, show
 from holdfast.cli.base import App, Command, find_queue, pass_app
+from holdfast.cli.kinds import LIMIT
 from holdfast.cli.show import Cell, Column, ago, clean, number
 from holdfast.store import Entry
 
-STATES = [State.READY, State.DELAYED, State.LEASED]
+STATES = [state.value for state in (State.READY, State.DELAYED, State.LEASED)]
 COLUMNS = [
     Column("ID"),
     Column("ENQUEUED"),
     Column("DUE"),
     Column("DEADLINE"),
-    Column("OWNER"),
-    number("ATTEMPTS"),
-    number("PRIORITY"),
-    Column("KEY"),
-    Column("TYPE"),
+    Column("OWNER", optional=True),
+    number("ATTEMPTS", optional=True),
+    number("PRIORITY", optional=True),
+    Column("KEY", optional=True),
+    Column("TYPE", optional=True),
     Column("PAYLOAD", elastic=True),
 ]
 
 
 @click.command("peek", cls=Command)
 @click.argument("queue")
-@click.option("--state", type=click.Choice(STATES), default=State.READY, show_default=True)
-@click.option("--limit", default=10, show_default=True, help="So many, in lease order.")
+@click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+@click.option("--limit", type=LIMIT, default=10, show_default=True, help="So many, in lease order.")
 @pass_app
-def peek(app: App, queue: str, state: State, limit: int) -> None:
+def peek(app: App, queue: str, state: str, limit: int) -> None:
     """Look at messages in lease order without touching them."""
     with app.connect() as hf:
         entries = list(islice(find_queue(hf, queue).browse(state), limit))

@@ -11,18 +11,18 @@ from holdfast.cli import dead, shapes, show
 from holdfast.cli.base import App, Group, busy, confirm, find_queue, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Column, ago, clean, count, length, number, size
+from holdfast.message import dlq_of
 from holdfast.store import QueueSpec
 
-LENGTHS = {"ack_timeout", "retention"}
 COLUMNS = [
-    Column("QUEUE"),
+    Column("QUEUE", elastic=True),
     Column("STATE"),
-    number("PARTITIONS"),
+    number("PARTITIONS", optional=True),
     number("READY"),
     number("DELAYED"),
     number("LEASED"),
     number("DEAD"),
-    Column("CREATED"),
+    Column("CREATED", optional=True),
 ]
 
 
@@ -59,12 +59,7 @@ def create(app: App, name: str, partitions: int | None, **options: Any) -> None:
         spec = hf.queue(name, partitions=partitions, **policy).spec
         if app.json:
             return show.documents([{**shapes.of_spec(spec), "created": before is None}])
-        if before is None:
-            click.echo(f"created {name} and {name}.dlq" if hf.queue(name).dlq.name != name else f"created {name}")
-        elif spec.revision != before.revision:
-            click.echo(f"updated the policy of {name}")
-        else:
-            click.echo(f"{name} is there already; nothing to change")
+        click.echo(_created(spec, before))
     return None
 
 
@@ -105,7 +100,6 @@ def show_(app: App, name: str) -> None:
     show.heading("policy")
     show.pairs(_policy_lines(spec, policy), indent=2)
     if groups:
-        show.heading("dead letters")
         dead.show_groups(groups, now)
     return None
 
@@ -164,6 +158,14 @@ def purge(app: App, name: str, yes: bool) -> None:
 COMMANDS = [queue]
 
 
+def _created(spec: QueueSpec, before: QueueSpec | None) -> str:
+    if before is None:
+        return "created " + " and ".join(dict.fromkeys([spec.name, dlq_of(spec.name)]))
+    if spec.revision != before.revision:
+        return f"updated the policy of {spec.name}"
+    return f"{spec.name} is there already; nothing to change"
+
+
 def _policy_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The policy that the options give; the library checks it."""
     given = {name: value for name, value in options.items() if value is not None}
@@ -195,7 +197,7 @@ def _facts(spec: QueueSpec, stats: QueueStats, now: int) -> list[tuple[str, str]
         ("state", "paused: leases nothing" if spec.paused else "open"),
         ("partitions", str(spec.partitions)),
         ("created", ago(spec.created_at, now)),
-        ("ready", f"{stats.ready:,}" + ("" if age is None else f", oldest {length(age)}")),
+        ("ready", f"{stats.ready:,}" + ("" if age is None else f", oldest {length(int(age))}")),
         ("delayed", f"{stats.delayed:,}"),
         ("leased", f"{stats.leased:,}"),
         ("dead", f"{stats.dead:,}"),

@@ -18,9 +18,14 @@ from holdfast.payload import JSON
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 PAYLOAD_SHOWN = 120
 """Characters of a payload in a table; --json and `dlq show` give all of it."""
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+GAP = 2
+ELASTIC_MIN = 12
 
 Cell = str | tuple[str, str]
 """Text, or text with a rich style."""
@@ -30,11 +35,13 @@ class Column(msgspec.Struct, frozen=True):
     title: str
     right: bool = False
     elastic: bool = False
-    """Gives way first when a terminal is narrow; the others are never cut."""
+    """Cut to what a terminal has left; no other column ever is."""
+    optional: bool = False
+    """Left out, the last first, where a terminal is too narrow for all."""
 
 
-def number(title: str) -> Column:
-    return Column(title, right=True)
+def number(title: str, *, optional: bool = False) -> Column:
+    return Column(title, right=True, optional=optional)
 
 
 def documents(docs: Iterable[dict[str, Any]]) -> None:
@@ -50,8 +57,11 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, empty: s
         click.echo(empty)
         return
     columns, rows = _without_empty(columns, rows)
-    if sys.stdout.isatty() and (drawn := _drawn(columns, rows)):
-        drawn()
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console()
+        console.print(terminal_table(columns, rows, console.width), soft_wrap=True)
     else:
         click.echo(plain_table(columns, rows))
 
@@ -84,21 +94,22 @@ def plain_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> st
     return "\n".join(lines)
 
 
-def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
+def terminal_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
+) -> Table | Text:
+    """As wide as the terminal at most; plain, to be wrapped by it, where that is not enough."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    for column, width in zip(columns, _widths(columns, rows), strict=True):
-        drawn.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.elastic else width,
-            ratio=1 if column.elastic else None,
-        )
+    fitting = _fit(columns, rows, width)
+    if fitting is None:
+        return Text(plain_table(columns, rows))
+    columns, rows, widths = fitting
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, size in zip(columns, widths, strict=True):
+        side = "right" if column.right else "left"
+        drawn.add_column(column.title, justify=side, width=size, no_wrap=True, header_style="bold")
     for row in rows:
         drawn.add_row(*(Text(text_of(cell), style=_style(cell)) for cell in row))
     return drawn
@@ -125,7 +136,7 @@ def length(seconds: float) -> str:
     if seconds < 60 and seconds != int(seconds):
         return f"{seconds:.1f} s"
     left, parts = round(seconds), list[str]()
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+    for size, unit in _UNITS:
         n, left = divmod(left, size)
         if n:
             parts.append(f"{n} {unit}")
@@ -135,25 +146,23 @@ def length(seconds: float) -> str:
 
 
 def ago(at: int | None, now: int) -> str:
-    """12 s ago, in 5 min, now."""
+    """12 s ago, in 5 min, now: one unit is enough."""
     if at is None:
         return ""
-    whole = (now - at) // 1000 if now >= at else -((at - now + 999) // 1000)
-    if whole == 0:
+    seconds = (now - at) // 1000 if now >= at else (at - now + 999) // 1000
+    if seconds == 0:
         return "now"
-    return f"{length(whole)} ago" if whole > 0 else f"in {length(-whole)}"
+    size, unit = next((s, u) for s, u in _UNITS if seconds >= 2 * s or s == 1)
+    text = f"{seconds // size} {unit}"
+    return f"{text} ago" if now >= at else f"in {text}"
 
 
 def size(n: int) -> str:
     """340 bytes, 1.2 kB, 56.0 MB."""
     if n < 1000:
         return count(n, "byte")
-    amount, unit = float(n), ""
-    for unit in ("kB", "MB", "GB", "TB"):
-        amount /= 1000
-        if amount < 1000:
-            break
-    return f"{amount:.1f} {unit}"
+    power = min(4, (len(str(n)) - 1) // 3)
+    return f"{n / 1000**power:.1f} {' kMGT'[power]}B"
 
 
 def short_payload(message: Message) -> str:
@@ -185,26 +194,33 @@ def _payload_text(message: Message, *, indent: int) -> str | None:
 
 def _without_empty(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
-) -> tuple[list[Column], list[Sequence[Cell]]]:
+) -> tuple[list[Column], list[list[Cell]]]:
     kept = [n for n in range(len(columns)) if any(text_of(row[n]) for row in rows)]
     return [columns[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
-def _drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Any:
-    """What draws the table; None if the terminal is too narrow to show the rigid columns whole."""
-    from rich.console import Console
+def _fit(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
+) -> tuple[list[Column], list[list[Cell]], list[int]] | None:
+    """The columns that a terminal has room for, with their widths; None if it is too narrow."""
+    kept = list(range(len(columns)))
+    while True:
+        widths = [_width(columns[n], [row[n] for row in rows]) for n in kept]
+        over = sum(widths) + GAP * (len(kept) - 1) - width
+        for at, n in enumerate(kept):
+            if columns[n].elastic and over > 0:
+                cut = min(over, max(0, widths[at] - ELASTIC_MIN))
+                widths[at], over = widths[at] - cut, over - cut
+        if over <= 0:
+            return [columns[n] for n in kept], [[row[n] for n in kept] for row in rows], widths
+        optional = [n for n in kept if columns[n].optional]
+        if not optional:
+            return None
+        kept.remove(optional[-1])
 
-    console = Console()
-    widths = zip(columns, _widths(columns, rows), strict=True)
-    rigid = sum((len(c.title) if c.elastic else width) + 2 for c, width in widths)
-    if rigid > console.width:
-        return None
-    return lambda: console.print(rich_table(columns, rows))
 
-
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[int]:
-    cells = [[column.title, *(text_of(row[n]) for row in rows)] for n, column in enumerate(columns)]
-    return [max(map(len, column)) for column in cells]
+def _width(column: Column, cells: Sequence[Cell]) -> int:
+    return max(len(column.title), *(len(text_of(cell)) for cell in cells))
 
 
 def _style(cell: Cell) -> str:

@@ -1,10 +1,10 @@
 """For your own tests: a store in memory, a clock you move, helpers to work a queue off.
 
-    clock = ManualClock()
-    hf = holdfast.connect("memory://", clock=clock)
-    ...
-    drain(hf)
-    clock.advance(30)
+clock = ManualClock()
+hf = holdfast.connect("memory://", clock=clock)
+...
+drain(hf)
+clock.advance(30)
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class ManualClock:
 
 def drain(hf: Holdfast, *queues: str, concurrency: int = 4) -> None:
     """Run the registered handlers until nothing is ready. Delayed messages stay: move the clock."""
-    hf.worker(
-        queues=queues or None, concurrency=concurrency, until_empty=True, sweep=False
-    ).run()
+    hf.worker(queues=queues or None, concurrency=concurrency, until_empty=True, sweep=False).run()
 
 
 def finished(hf: Holdfast, queue: str) -> list[Finished]:

@@ -507,50 +507,78 @@ def _lane_and_place(row: tuple[Any, ...]) -> tuple[int, int]:
     return -row[0], row[1]
 
 
+# Each page is read in two walks of one index: the rest of the row's own first column, then what
+# lies beyond it. One comparison of both columns would walk the index from its start every time.
+_WALKS = ("{first} = :first AND {second} > :second", "{first} {beyond} :first")
 _BROWSE = f"""
-SELECT {{first}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
+SELECT {{cursor}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
 FROM holdfast_message
-WHERE qid = :qid AND {{where}} AND ({{first}} > :a OR ({{first}} = :a AND {{second}} > :b))
+WHERE qid = :qid AND {{where}} AND {{walk}}
   AND enqueued_at >= :since AND enqueued_at < :until AND place <= :upto
-ORDER BY {{first}}, {{second}} LIMIT :limit
+ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
 """
 _BROWSE_LOG = f"""
-SELECT finished_at, seq, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+SELECT {{cursor}}, {{second}}, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
 FROM holdfast_log
-WHERE qid = :qid AND finished_at >= max(:a, :since) AND finished_at < :until
-  AND (finished_at > :a OR seq > :b)
-ORDER BY finished_at, seq LIMIT :limit
+WHERE qid = :qid AND {{walk}} AND finished_at >= :since AND finished_at < :until
+ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
 """
+
+
+def _walks(statement: str, first: str, second: str, where: str = "") -> list[str]:
+    down = first == "lane"
+    names = {
+        "first": first,
+        "second": second,
+        "cursor": "9 - lane" if down else first,
+        "order": "DESC" if down else "ASC",
+        "beyond": "<" if down else ">",
+        "where": where,
+    }
+    return [statement.format(walk=walk.format(**names), **names) for walk in _WALKS]
+
+
 _IS_DUE = "(available_at <= :now)"
-_VIEWS = {
-    State.READY: [
-        _BROWSE.format(first="9 - lane", second="place", where="state = 0"),
-        _BROWSE.format(first="9 - lane", second="place", where=f"state = 1 AND {_IS_DUE}"),
-    ],
-    State.DELAYED: [
-        _BROWSE.format(first="available_at", second="seq", where=f"state = 1 AND NOT {_IS_DUE}")
-    ],
-    State.LEASED: [_BROWSE.format(first="deadline", second="seq", where="state = 2")],
-    State.LOG: [_BROWSE_LOG],
+_READY = _walks(_BROWSE, "lane", "place", "state = 0 AND part = :part")
+_DUE = _walks(_BROWSE, "lane", "place", f"state = 1 AND {_IS_DUE}")
+_OTHERS = {
+    State.DELAYED: _walks(_BROWSE, "available_at", "seq", f"state = 1 AND NOT {_IS_DUE}"),
+    State.LEASED: _walks(_BROWSE, "deadline", "seq", "state = 2"),
+    State.LOG: _walks(_BROWSE_LOG, "finished_at", "seq"),
 }
 
 
 def _browse(
     db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int, now: int
 ) -> list[tuple[tuple[int, int], Entry]]:
-    bind = {
+    bind: dict[str, Any] = {
         "qid": qid,
         "now": now,
-        "a": after[0],
-        "b": after[1],
+        "first": 9 - after[0] if view.state is State.READY else after[0],
+        "second": after[1],
         "since": view.since or 0,
         "until": 2**62 if view.until is None else view.until,
         "upto": 2**62 if view.upto is None else int(view.upto),
         "limit": limit,
     }
-    rows = [row for statement in _VIEWS[view.state] for row in db.execute(statement, bind)]
+    rows: list[tuple[Any, ...]] = []
+    if view.state is State.READY:
+        parts = db.execute("SELECT partitions FROM holdfast_queue WHERE qid = ?", (qid,)).fetchone()
+        for part in range(parts[0]):
+            rows += _read(db, _READY, {**bind, "part": part})
+        rows += _read(db, _DUE, bind)
+    else:
+        rows += _read(db, _OTHERS[view.state], bind)
     rows.sort(key=lambda row: row[:2])
     return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
+
+
+def _read(db: sqlite3.Cursor, walks: list[str], bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for walk in walks:
+        if len(rows) < bind["limit"]:
+            rows += db.execute(walk, bind).fetchall()
+    return rows
 
 
 def _entry(row: tuple[Any, ...], view: View) -> Entry:

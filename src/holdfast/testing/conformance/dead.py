@@ -152,9 +152,7 @@ def test_redrive_moves_the_oldest_first(hf: Holdfast, queue: Queue, clock: Manua
 
 
 @pytest.mark.promise("DEAD-3")
-def test_a_redriven_message_starts_over_as_itself(
-    hf: Holdfast, clock: ManualClock
-) -> None:
+def test_a_redriven_message_starts_over_as_itself(hf: Holdfast, clock: ManualClock) -> None:
     queue = hf.queue("orders", partitions=4)
     sent = queue.enqueue({"id": 1}, key="k", priority=7, headers={"h": "v"})
     kill(queue)
@@ -339,7 +337,9 @@ def test_two_redrives_at_once_move_each_message_once(
     kill(queue, 600)
     moved: list[int] = []
     threads = [
-        threading.Thread(target=lambda mine=another(): moved.append(mine.redrive("orders.dlq").redriven))
+        threading.Thread(
+            target=lambda mine=another(): moved.append(mine.redrive("orders.dlq").redriven)
+        )
         for _ in range(3)
     ]
     for thread in threads:

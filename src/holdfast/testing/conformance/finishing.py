@@ -50,9 +50,7 @@ def test_an_ack_moves_the_message_to_the_log(queue: Queue, clock: ManualClock) -
                 available_at=last,
                 attempts=2,
                 first_leased_at=first,
-                history=History(
-                    errors=(ErrorInfo("once", "ERROR", first, 1, "a"),), delay=None
-                ),
+                history=History(errors=(ErrorInfo("once", "ERROR", first, 1, "a"),), delay=None),
             ),
             status="COMPLETED",
             finished_at=clock.now(),
@@ -154,7 +152,9 @@ def test_retention_by_count_keeps_the_newest(hf: Holdfast, clock: ManualClock) -
 
 
 @pytest.mark.promise("LOG-4")
-def test_the_log_is_trimmed_in_bounded_steps(queue: Queue, hf: Holdfast, clock: ManualClock) -> None:
+def test_the_log_is_trimmed_in_bounded_steps(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
     queue.enqueue_many(range(25))
     queue.settle(queue.lease(25))
     now = clock.now()

@@ -49,9 +49,7 @@ def ids(items: list[Message] | list[Lease]) -> list[str]:
 
 def whereabouts(queue: Queue) -> dict[str, list[str]]:
     """The ids in every state of a queue, its dead letters and its log included."""
-    places = {
-        state.value: [entry.message.id for entry in queue.browse(state)] for state in State
-    }
+    places = {state.value: [entry.message.id for entry in queue.browse(state)] for state in State}
     dead = [
         entry.message.id
         for state in (State.READY, State.DELAYED, State.LEASED)

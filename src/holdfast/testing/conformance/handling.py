@@ -233,9 +233,7 @@ def _deadline(queue: Queue) -> int:
 
 
 @pytest.mark.promise("HANDLER-5")
-def test_a_stop_lets_handlers_finish_and_gives_back_the_rest(
-    hf: Holdfast, queue: Queue
-) -> None:
+def test_a_stop_lets_handlers_finish_and_gives_back_the_rest(hf: Holdfast, queue: Queue) -> None:
     started: list[int] = []
     go_on = threading.Event()
 
@@ -420,5 +418,3 @@ def test_an_async_time_limit(hf: Holdfast, queue: Queue) -> None:
     sent = queue.enqueue(1)
     drain(hf)
     assert [error.code for error in queue.get(sent.id).errors] == ["TimeLimitExceeded"]
-
-

@@ -17,9 +17,7 @@ from holdfast.testing.conformance.fixtures import ids
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_pages_join_to_the_whole_in_order(
-    hf: Holdfast, clock: ManualClock, state: State
-) -> None:
+def test_pages_join_to_the_whole_in_order(hf: Holdfast, clock: ManualClock, state: State) -> None:
     queue = hf.queue("orders", partitions=2)
     dice = Random(3)
     for n in range(40):

@@ -44,9 +44,7 @@ def test_a_higher_priority_goes_first(queue: Queue) -> None:
 
 
 @pytest.mark.promise("LIFE-6")
-def test_a_delayed_message_that_is_due_keeps_its_priority(
-    queue: Queue, clock: ManualClock
-) -> None:
+def test_a_delayed_message_that_is_due_keeps_its_priority(queue: Queue, clock: ManualClock) -> None:
     queue.enqueue("low, early", delay=1)
     queue.enqueue("ready", priority=1)
     queue.enqueue("high, late", priority=9, delay=5)

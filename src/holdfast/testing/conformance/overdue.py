@@ -40,9 +40,7 @@ def test_overdue_goes_back_at_its_deadline_and_not_before(
 
 
 @pytest.mark.promise("OVERDUE-1")
-def test_overdue_out_of_attempts_is_dead(
-    hf: Holdfast, queue: Queue, clock: ManualClock
-) -> None:
+def test_overdue_out_of_attempts_is_dead(hf: Holdfast, queue: Queue, clock: ManualClock) -> None:
     sent = queue.enqueue(1, max_attempts=2)
     for wanted in (Swept(requeued=1), Swept(dead=1)):
         queue.lease()
@@ -78,9 +76,7 @@ def test_the_nearest_time_out_holds(store: Store, clock: ManualClock) -> None:
     for queue in (plain, own):
         queue.enqueue("default")
         queue.enqueue("message", ack_timeout=2.5)
-    lengths = [
-        [lease.deadline - clock.now() for lease in queue.lease(2)] for queue in (plain, own)
-    ]
+    lengths = [[lease.deadline - clock.now() for lease in queue.lease(2)] for queue in (plain, own)]
     assert lengths == [[30_000, 2500], [50_000, 2500]]
 
 

@@ -1,0 +1,231 @@
+"""What `holdfast doctor` looks at. Each look yields its findings; one that fails hides no other."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+import holdfast
+from holdfast import Holdfast, HoldfastError, QueueStats, clock, settings
+from holdfast.cli.base import App
+from holdfast.cli.show import clean, count, length, size
+from holdfast.policy import DEFAULTS
+from holdfast.stores import SCHEMES
+from holdfast.stores.sqlite import SQLiteStore, open_url
+
+SKEW_WARN_MS = 1000
+SLOW_MS = 100
+DISK_WARN = 1_000_000_000
+DISK_FAIL = 50_000_000
+WAL_WARN = 256_000_000
+OVERDUE_LOOK = 1000
+"""Overdue leases of one queue that are counted."""
+UNWORKED_S = 60.0
+
+Status = Literal["ok", "warn", "FAIL"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    status: Status
+    check: str
+    text: str
+    data: dict[str, Any] = {}
+
+
+def run(app: App) -> Iterator[Check]:
+    yield from _tried("versions", _versions)
+    yield from _tried("setting", _settings)
+    opened: list[Holdfast] = []
+    yield from _tried("store", partial(_connect, app, opened))
+    for hf in opened:
+        with hf:
+            for name, look in _LOOKS.items():
+                yield from _tried(name, partial(look, hf, app.store_url()))
+
+
+def migrations(url: str) -> list[str] | None:
+    """The scripts of the store that a URL names; None if it has none."""
+    module = SCHEMES.get(urlsplit(url).scheme, ("", None))[0]
+    for name in (f"{module}.store", module) if module else ():
+        try:
+            found = getattr(import_module(name), "migrations", None)
+        except ModuleNotFoundError:
+            continue
+        if found is not None:
+            return found()
+    return None
+
+
+def without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    hidden = parts.netloc.replace(f":{parts.password}@", ":***@")
+    return parts._replace(netloc=hidden).geturl()
+
+
+def _tried(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from look()
+    except (HoldfastError, OSError) as error:
+        yield Check("FAIL", name, clean(str(error)))
+
+
+def _versions() -> Iterator[Check]:
+    python, lite = platform.python_version(), sqlite3.sqlite_version
+    text = f"holdfast {holdfast.__version__}, Python {python}, SQLite {lite}"
+    yield Check("ok", "versions", text)
+
+
+def _settings() -> Iterator[Check]:
+    env, default = settings.load(), settings.Settings()
+    fallback = {"ack_timeout_seconds": DEFAULTS.ack_timeout, "max_attempts": DEFAULTS.max_attempts}
+    for field in settings.Settings.__struct_fields__:
+        if field == "url":
+            continue  # the store line names it
+        given = getattr(env, field)
+        who = "default" if given == getattr(default, field) else "environment"
+        value = fallback.get(field) if given is None else given
+        name = settings.PREFIX + field.upper()
+        yield Check("ok", "setting", f"{name}={value} ({who})", {field: value})
+
+
+def _connect(app: App, opened: list[Holdfast]) -> Iterator[Check]:
+    url = app.store_url()
+    new = _is_new(url)
+    start = clock.monotonic()
+    opened.append(app.connect())
+    took = (clock.monotonic() - start) * 1000
+    name = without_password(url)
+    made = "; it was not there, and is made now" if new else ""
+    text = f"{name} (from {app.url_from()}), opened in {took:.1f} ms{made}"
+    yield Check("warn" if new else "ok", "store", text, {"url": name, "open_ms": took})
+
+
+def _is_new(url: str) -> bool:
+    """A file that is not there is made: a wrong name is easily overlooked."""
+    return url.startswith("sqlite:") and not open_url(url).path.exists()
+
+
+def _round_trips(hf: Holdfast, url: str) -> Iterator[Check]:
+    yield _timed("read", lambda: hf.store.get_queue("doctor"))
+    # A claim that is given up at once: the smallest write there is.
+    now = hf.context.clock.now()
+    yield _timed("write", lambda: hf.store.claim("doctor", hf.context.owner, 0, now))
+
+
+def _timed(what: str, call: Callable[[], object]) -> Check:
+    times: list[float] = []
+    for _ in range(5):
+        start = clock.monotonic()
+        call()
+        times.append((clock.monotonic() - start) * 1000)
+    took = min(times)
+    status = "ok" if took < SLOW_MS else "warn"
+    return Check(status, what, f"a round trip takes {took:.2f} ms", {"round_trip_ms": took})
+
+
+def _schema(hf: Holdfast, url: str) -> Iterator[Check]:
+    scripts = migrations(url)
+    if scripts is not None:  # connecting has brought it there, or refused
+        yield Check("ok", "schema", f"version {len(scripts)}", {"schema": len(scripts)})
+
+
+def _clock(hf: Holdfast, url: str) -> Iterator[Check]:
+    before = clock.wall_ms()
+    theirs = hf.store.time()
+    skew = theirs - (before + clock.wall_ms()) // 2
+    if abs(skew) < SKEW_WARN_MS:
+        text = f"the store's and this machine's differ by {abs(skew)} ms"
+        yield Check("ok", "clock", text, {"skew_ms": skew})
+        return
+    way = "ahead of" if skew > 0 else "behind"
+    text = f"the store's is {length(abs(skew) / 1000)} {way} this machine's; the store's counts"
+    yield Check("warn", "clock", text, {"skew_ms": skew})
+
+
+def _sqlite(hf: Holdfast, url: str) -> Iterator[Check]:
+    if isinstance(hf.store, SQLiteStore):
+        yield _durability(url)
+        yield _disk(hf.store.path)
+        yield _file(hf.store.path)
+
+
+def _durability(url: str) -> Check:
+    mode = parse_qs(urlsplit(url).query).get("synchronous", ["normal"])[0].lower()
+    loses = "a power cut may lose the last commits, a crash none"
+    if mode != "normal":
+        loses = "neither a power cut nor a crash loses a commit"
+    return Check("ok", "durability", f"synchronous={mode}: {loses}", {"synchronous": mode})
+
+
+def _disk(path: Path) -> Check:
+    free = shutil.disk_usage(path.parent).free
+    status: Status = "FAIL" if free < DISK_FAIL else "warn" if free < DISK_WARN else "ok"
+    return Check(status, "disk", f"{size(free)} free", {"free_bytes": free})
+
+
+def _file(path: Path) -> Check:
+    wal = path.with_name(path.name + "-wal")
+    held, ahead = path.stat().st_size, wal.stat().st_size if wal.exists() else 0
+    data = {"file_bytes": held, "wal_bytes": ahead}
+    if ahead > WAL_WARN:
+        text = f"{size(held)}, and a WAL of {size(ahead)}: somebody keeps an old read open"
+        return Check("warn", "file", text, data)
+    return Check("ok", "file", f"{size(held)}, WAL {size(ahead)}", data)
+
+
+def _queues(hf: Holdfast, url: str) -> Iterator[Check]:
+    names = [spec.name for spec in hf.store.queues()]
+    overdue = [check for name in names for check in _overdue(hf, name)]
+    yield from overdue or [Check("ok", "overdue", f"nothing in {count(len(names), 'queue')}")]
+    for stats in hf.stats():
+        yield from _standing_still(stats)
+
+
+def _overdue(hf: Holdfast, queue: str) -> Iterator[Check]:
+    now = hf.context.clock.now()
+    late = hf.store.overdue(queue, now, OVERDUE_LOOK)
+    if not late:
+        return
+    by_ms = now - late[0].deadline
+    least = "at least " if len(late) == OVERDUE_LOOK else ""
+    leases = (
+        f"{queue}: {least}{count(len(late), 'lease')} overdue, by up to {length(by_ms // 1000)}"
+    )
+    data = {"queue": queue, "overdue": len(late), "overdue_ms": by_ms}
+    if by_ms <= 2 * settings.load().overdue_check_interval_ms:
+        yield Check("ok", "overdue", f"{leases}; the next sweep takes them", data)
+    else:
+        text = f"{leases}: nobody sweeps; start a worker, or run holdfast sweep"
+        yield Check("warn", "overdue", text, data)
+
+
+def _standing_still(stats: QueueStats) -> Iterator[Check]:
+    waiting = stats.ready + stats.delayed
+    data = {"queue": stats.queue, "ready": stats.ready, "delayed": stats.delayed}
+    if stats.paused and waiting:
+        text = f"{stats.queue} is paused and holds {count(waiting, 'message')}"
+        yield Check("warn", "paused", text, data)
+    elif stats.ready and not stats.leased and (stats.oldest_age or 0) > UNWORKED_S:
+        age = length(int(stats.oldest_age or 0))
+        text = f"{stats.queue}: the oldest message waits {age} and nothing is leased; no worker?"
+        yield Check("warn", "waiting", text, data)
+
+
+_LOOKS: dict[str, Callable[[Holdfast, str], Iterator[Check]]] = {
+    "round trip": _round_trips,
+    "schema": _schema,
+    "clock": _clock,
+    "sqlite": _sqlite,
+    "queues": _queues,
+}

@@ -1,0 +1,74 @@
+"""The README's code runs as printed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of one language: the line each begins at, and its text."""
+    tokens = MarkdownIt().parse(page.read_text())
+    return [
+        (token.map[0] + 1, token.content)
+        for token in tokens
+        if token.type == "fence" and token.info == language and token.map
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTEST_"))}
+    return {**clean, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path, environment: dict[str, str]) -> str:
+    """Every Python block, one after the other, in one process; lines keep their numbers."""
+    lines = [""] * README.read_text().count("\n")
+    for start, text in blocks(README, "python"):
+        lines[start : start + text.count("\n")] = text.splitlines()
+    script = folder / "readme.py"
+    script.write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_python_blocks_run(printed: str) -> None:
+    assert "shipping order 1\n1 done\n" in printed
+    assert "['applied', 'applied', 'applied', 'applied']" in printed
+
+
+@pytest.mark.usefixtures("printed")
+def test_the_shell_blocks_run(folder: Path, environment: dict[str, str]) -> None:
+    found = blocks(README, "sh")
+    assert found
+    for start, text in found:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"README.md:{start}: {done.stderr}"

@@ -1,0 +1,271 @@
+"""The memory store and a real one side by side, through random histories.
+
+Every step does the same to both and compares answers and whole contents. Old leases stay in play;
+the clock moves to the edges of deadlines and due times, one millisecond either way. What must hold
+whatever the model says is stated apart, in `nothing_is_lost_or_doubled`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import holdfast
+from holdfast import (
+    Backoff,
+    Done,
+    Extend,
+    Fail,
+    Holdfast,
+    Lease,
+    Outgoing,
+    Release,
+    Retry,
+    Settled,
+    State,
+)
+from holdfast.message import home_of
+from holdfast.store import Store, View
+from holdfast.stores import open_store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing import ManualClock
+
+HOMES = ["a", "b"]
+QUEUES = ["a", "a.dlq", "b", "b.dlq"]
+IDS = [f"01890000-0000-7000-8000-0000000000{n:02}" for n in range(16)]
+STATES = [State.READY, State.DELAYED, State.LEASED, State.LOG]
+
+outgoing = st.builds(
+    Outgoing,
+    payload=st.integers(0, 9),
+    id=st.sampled_from(IDS),
+    key=st.sampled_from([None, "x", "y"]),
+    priority=st.sampled_from([0, 0, 5, 9]),
+    delay=st.sampled_from([None, None, 0.001, 5, 30]),
+    ack_timeout=st.sampled_from([None, None, 5]),
+    max_attempts=st.sampled_from([None, None, 1, 2]),
+)
+outcomes = st.sampled_from(
+    [
+        Done(),
+        Done({"ok": True}),
+        Retry("later"),
+        Retry("in five", delay=5),
+        Retry("now", delay=0),
+        Fail("never"),
+        Release(),
+        Extend(),
+        Extend(60),
+    ]
+)
+
+
+class SideBySide(RuleBasedStateMachine):
+    open_real: Callable[[Path], Store]
+
+    @initialize(seed=st.integers(0, 2**32), partitions=st.sampled_from([1, 3]))
+    def begin(self, seed: int, partitions: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-model-"))
+        self.clock = ManualClock()
+        self.model = holdfast.connect(MemoryStore(), clock=self.clock, rng=Random(seed))
+        self.rng = Random(seed)
+        self.real = self._connect()
+        for hf in (self.model, self.real):
+            hf.queue("a", partitions=partitions, retention_count=6, ack_timeout=10)
+            hf.queue("b", exhausted="complete", max_attempts=2, backoff=Backoff(base=3))
+        self.leases: list[tuple[Lease, Lease]] = []
+        self.edges = [self.clock.now()]
+        self.held: dict[str, set[str]] = {"a": set(), "b": set()}
+
+    def _connect(self) -> Holdfast:
+        return holdfast.connect(type(self).open_real(self.folder), clock=self.clock, rng=self.rng)
+
+    def _both(self, act: Callable[[Holdfast], Any]) -> tuple[Any, Any]:
+        return act(self.model), act(self.real)
+
+    def _same(self, act: Callable[[Holdfast], Any]) -> Any:
+        model, real = self._both(act)
+        assert model == real
+        return real
+
+    @rule(name=st.sampled_from(HOMES), batch=st.lists(outgoing, min_size=1, max_size=5))
+    def enqueue(self, name: str, batch: list[Outgoing]) -> None:
+        sent = self._same(lambda hf: hf.queue(name).enqueue_many(batch))
+        for message in sent:
+            assert message.duplicate == (message.id in self.held[name])
+            self.held[name].add(message.id)
+            self.edges.append(message.available_at)
+
+    @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from([None, "s"]))
+    def lease(self, name: str, limit: int, batch: str | None) -> None:
+        model, real = self._both(lambda hf: hf.queue(name).lease(limit, owner="me", batch=batch))
+        assert [_shown(lease) for lease in model] == [_shown(lease) for lease in real]
+        self.leases += list(zip(model, real, strict=True))
+        self.edges += [lease.deadline for lease in real]
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        """Any leases ever given, in any order, twice if it comes so."""
+        name = data.draw(st.sampled_from(sorted({m.message.queue for m, _ in self.leases})))
+        known = [pair for pair in self.leases if pair[0].message.queue == name]
+        picks = data.draw(
+            st.lists(st.tuples(st.sampled_from(known), outcomes), min_size=1, max_size=5)
+        )
+        model = self.model.queue(name).settle([(pair[0], outcome) for pair, outcome in picks])
+        real = self.real.queue(name).settle([(pair[1], outcome) for pair, outcome in picks])
+        assert model == real
+        for (pair, outcome), answer in zip(picks, real, strict=True):
+            message = pair[1].message
+            if answer is Settled.APPLIED and isinstance(outcome, Done):
+                self.held[home_of(name)].discard(message.id)
+            if answer is Settled.APPLIED and name == "b" and isinstance(outcome, Retry):
+                limit = message.max_attempts or 2
+                if message.attempts >= limit:
+                    self.held["b"].discard(message.id)
+        self.edges += [m.available_at for m in self.real.store.get(name, list(IDS))]
+
+    @rule(data=st.data(), off=st.sampled_from([-1, 0, 0, 1]))
+    def to_an_edge(self, data: st.DataObject, off: int) -> None:
+        ahead = sorted({edge + off for edge in self.edges if edge + off > self.clock.now()})
+        if ahead:
+            self.clock.advance((data.draw(st.sampled_from(ahead)) - self.clock.now()) / 1000)
+
+    @rule()
+    def sweep(self) -> None:
+        late = [entry.message for entry in self.real.queue("b").browse("leased") if entry.lease
+                and entry.lease.deadline <= self.clock.now()]  # fmt: skip
+        swept = self._same(lambda hf: hf.sweep())
+        ended = {m.id for m in late if m.attempts >= (m.max_attempts or 2)}
+        assert swept.completed == len(ended)
+        self.held["b"] -= ended
+
+    @rule(name=st.sampled_from(HOMES), count=st.integers(0, 3))
+    def redrive(self, name: str, count: int) -> None:
+        self._same(lambda hf: hf.redrive(f"{name}.dlq", count))
+
+    @rule(name=st.sampled_from(QUEUES))
+    def pause_or_resume(self, name: str) -> None:
+        paused = self.real.queue(name).spec.paused
+        self._both(lambda hf: hf.queue(name).resume() if paused else hf.queue(name).pause())
+
+    @rule(name=st.sampled_from(QUEUES))
+    def purge(self, name: str) -> None:
+        waiting = {
+            entry.message.id
+            for state in (State.READY, State.DELAYED)
+            for entry in self.real.queue(name).browse(state)
+        }
+        assert self._same(lambda hf: hf.queue(name).purge()) == len(waiting)
+        self.held[home_of(name)] -= waiting
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process takes over: everything must be in the store."""
+        self.real.close()
+        self.real = self._connect()
+
+    @invariant()
+    def the_store_equals_the_model(self) -> None:
+        model, real = self._both(self._contents)
+        assert model == real
+        self.nothing_is_lost_or_doubled()
+
+    def _contents(self, hf: Holdfast) -> tuple[Any, ...]:
+        """Every row of every state, and the counts; of the real store also for the check below."""
+        now = self.clock.now()
+        self.rows = {
+            (name, state): hf.store.browse(View(name, state), None, 1000, now).entries
+            for name in QUEUES
+            for state in STATES
+        }
+        self.counts = hf.store.stats(QUEUES, now)
+        shown = {
+            view: [(e.message, e.lease and _shown(e.lease), e.finished) for e in entries]
+            for view, entries in self.rows.items()
+        }
+        return shown, self.counts, [_shown(lease) for lease in hf.store.leased("s", None, 100)]
+
+    def nothing_is_lost_or_doubled(self) -> None:
+        now = self.clock.now()
+        for counts in self.counts:
+            ready, delayed, leased, _ = (self.rows[counts.queue, state] for state in STATES)
+            assert counts.ready == len(ready)
+            assert counts.delayed == len(delayed)
+            assert counts.leased == len(leased)
+            assert all(e.message.available_at <= now for e in ready)
+            assert all(e.message.available_at > now for e in delayed)
+            tokens = [e.lease.token for e in leased if e.lease]
+            assert len(tokens) == len(set(tokens)) == len(leased)
+            if counts.queue in HOMES:
+                priorities = [e.message.priority for e in ready]
+                assert priorities == sorted(priorities, reverse=True)
+        for home in HOMES:
+            places = [
+                entry.message.id
+                for name in (home, f"{home}.dlq")
+                for state in STATES[:3]
+                for entry in self.rows[name, state]
+            ]
+            assert len(places) == len(set(places))
+            assert set(places) == self.held[home]
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            self.real.close()
+            shutil.rmtree(self.folder)
+
+
+def _shown(lease: Lease) -> tuple[Any, ...]:
+    """All of a lease but its token, which is each store's own."""
+    return lease.message, lease.deadline, lease.leased_at, lease.owner
+
+
+class SideBySideSQLite(SideBySide):
+    open_real = staticmethod(lambda folder: open_store(f"sqlite:///{folder}/model.db"))
+
+
+class SideBySideMemory(SideBySide):
+    """The model beside itself: shows that the machine is fair."""
+
+    kept: dict[Path, MemoryStore] = {}
+    open_real = staticmethod(lambda folder: SideBySideMemory.kept.setdefault(folder, MemoryStore()))
+
+
+MACHINES = {"sqlite": (SideBySideSQLite, 500), "memory": (SideBySideMemory, 50)}
+
+
+@pytest.mark.promise(
+    "LIFE-1", "LIFE-4", "LIFE-6", "LIFE-7", "LIFE-10", "LIFE-12", "FENCE-2", "FENCE-3", "FENCE-4",
+    "FENCE-5", "FENCE-6", "RETRY-4", "RETRY-5", "OVERDUE-1", "OVERDUE-2", "DEAD-3", "DEAD-5",
+    "LOG-1", "LOG-2", "LOG-3",
+)  # fmt: skip
+@pytest.mark.parametrize("store_name", list(MACHINES))
+def test_the_store_behaves_like_the_model(store_name: str) -> None:
+    machine, examples = MACHINES[store_name]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
