@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class _Record:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "HOLDFAST_TEST_UNRECORDED" in os.environ:  # a run on a copy with a bug in it
+        return
     if not hasattr(config, "workerinput"):  # with xdist: the controller sees every report
         config.pluginmanager.register(_Record())
 

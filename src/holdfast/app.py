@@ -56,7 +56,6 @@ class Holdfast:
         self._at = context
         self._settings = env
         self._registry = Registry()
-        self._closed = False
 
     @property
     def store(self) -> Store:

@@ -17,8 +17,7 @@ from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
 from holdfast.message import Lease, Message, check_queue_name
 from holdfast.outcome import Fail, Retry
 from holdfast.policy import positive
-
-RESULT_MAX = 64 * 1024
+from holdfast.queue import RESULT_MAX
 
 logger = logging.getLogger("holdfast.worker")
 

@@ -26,7 +26,11 @@ class Child:
 
     def run(self, lease: Lease, limit: float | None) -> Verdict:
         """The verdict; or, past `limit` seconds or when the process dies, a problem instead."""
-        pipe = self._started()
+        try:
+            pipe = self._started()
+        except (EOFError, OSError, RuntimeError) as error:
+            self.kill()
+            return _problem(f"its process did not start: {error!r}", "ProcessDied")
         try:
             pipe.send(lease)
             if not pipe.poll(limit):
@@ -51,8 +55,7 @@ class Child:
         theirs.close()
         self._process, self._pipe = process, ours
         if not ours.poll(START_LIMIT_S) or ours.recv() != "ready":
-            self.kill()
-            raise RuntimeError("a handler process did not start")
+            raise RuntimeError(f"not ready after {START_LIMIT_S} s")
         return ours
 
     def _exit_code(self) -> int | None:

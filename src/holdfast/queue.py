@@ -261,11 +261,14 @@ class Queue:
         until: int | None = None,
     ) -> Iterator[Entry]:
         """Look at messages in lease order without touching them: ready, delayed, leased or log."""
-        view = View(self.name, _state(state), since, until)
+        for page in self._pages(View(self.name, _state(state), since, until)):
+            yield from page
+
+    def _pages(self, view: View) -> Iterator[list[Entry]]:
         after: str | None = None
         while True:
             page = self._at.store.browse(view, after, PAGE, self._at.clock.now())
-            yield from page.entries
+            yield page.entries
             after = page.after
             if after is None:
                 return
@@ -284,20 +287,22 @@ class Queue:
         """
         if id is None and since is None and until is None:
             raise InvalidArgument("id", "name a message, or a range by since and until")
-        wanted = None if id is None else check_id(id)
         until = self._at.clock.now() + 1 if until is None else until
-        found = [
-            finished.message
-            for finished in self.log(since=since, until=until)
-            if wanted is None or finished.message.id == wanted
-        ]
-        if wanted is not None and not found:
+        wanted = None if id is None else check_id(id)
+        view = View(self.name, State.LOG, since, until, wanted)
+        replayed: list[Message] = []
+        for page in self._pages(view):
+            now = self._at.clock.now()
+            ids = new_ids(len(page), now)
+            fresh = [
+                lifecycle.replayed(entry.message, id, now)
+                for entry, id in zip(page, ids, strict=True)
+            ]
+            self._at.store.enqueue(fresh, now)
+            replayed += fresh
+        if wanted is not None and not replayed:
             raise MessageNotFound(f"the log of {self.name} has no message {wanted}")
-        now = self._at.clock.now()
-        ids = new_ids(len(found), now)
-        fresh = [lifecycle.replayed(old, id, now) for old, id in zip(found, ids, strict=True)]
-        self._at.store.enqueue(fresh, now)
-        return fresh
+        return replayed
 
     def pause(self) -> None:
         """Lease nothing any more; messages are still accepted, leases still settled."""

@@ -127,6 +127,8 @@ class View(msgspec.Struct, frozen=True):
     """Log: finished at or after; otherwise enqueued at or after."""
     until: int | None = None
     """Before this time (exclusive)."""
+    id: str | None = None
+    """Log: only this message."""
     upto: str | None = None
     """Only what stood in line when a page with this `end` was read, at the place it had then."""
 

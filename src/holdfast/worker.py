@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import lifecycle, payload
 from holdfast.clock import Clock
-from holdfast.errors import InvalidArgument, StoreError
+from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
 from holdfast.handlers import NO_HANDLER, Handler, Registry, Verdict, run, run_async
 from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, is_dlq
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
@@ -106,7 +106,7 @@ class Worker:
         self._has_room = threading.Event()
         self._unsettled = 0
         self._settled = 0
-        self._trouble = ""
+        self._trouble: dict[str, str] = {}
         self._loop = _Loop(concurrency)
 
     def run(self) -> bool:
@@ -125,6 +125,7 @@ class Worker:
         try:
             while not self._stop.wait(IDLE_S):
                 pass
+            logger.info("stopping; %d deliveries in hand", self._unsettled)
             leaser.join()
             clean = self._finish_what_runs()
         finally:
@@ -144,8 +145,9 @@ class Worker:
         self._has_room.set()
 
     def health(self) -> Health:
-        """Whether the store answers, and what it said last if not."""
-        return Health(not self._trouble, self._trouble)
+        """Whether the store answers and the queues are there; if not, why."""
+        trouble = dict(self._trouble)
+        return Health(not trouble, "; ".join(f"{what}: {why}" for what, why in trouble.items()))
 
     def _start(self, target: Callable[..., None], *args: Any) -> threading.Thread:
         name = f"holdfast-{target.__name__.strip('_')}"
@@ -156,7 +158,7 @@ class Worker:
     # Leasing
 
     def _lease_loop(self) -> None:
-        patience = _Patience(self, "lease")
+        patience = _Patience(self._trouble, "lease", self._stop)
         pace = _Pace(self._at.clock)
         while not self._stop.is_set():
             ahead = pace.ahead(self._settled)
@@ -170,24 +172,37 @@ class Worker:
                 if self._lease_some(room) == 0:
                     self._nothing_there(quiet)
                 patience.reward()
-            except StoreError as error:
+            except Exception as error:
                 patience.wait(error)
 
     def _lease_some(self, room: int) -> int:
         """From each queue in turn, whoever was served first going last the next time."""
         leased = 0
         for queue in self._queues:
-            if leased < room:
+            if leased < room and self._is_there(queue):
                 leases = queue.lease(limit=min(room - leased, PREFETCH_MAX))
                 leased += len(leases)
                 self._hand_out(leases)
         self._queues = self._queues[1:] + self._queues[:1]
         return leased
 
+    def _is_there(self, queue: Queue) -> bool:
+        """Whether a queue exists; one that was deleted is worked again when it comes back."""
+        there = self._at.store.get_queue(queue.name) is not None
+        if there:
+            self._trouble.pop(queue.name, None)
+        elif queue.name not in self._trouble:
+            self._trouble[queue.name] = "the queue is gone"
+            logger.warning("%s: the queue is gone", queue.name)
+        return there
+
     def _nothing_there(self, quiet: bool) -> None:
         if not self._until_empty:
-            names = [queue.name for queue in self._queues]
-            self._at.store.wait(names, self._at.clock.now(), IDLE_S / 2)
+            names = [queue.name for queue in self._queues if queue.name not in self._trouble]
+            if names:
+                self._at.store.wait(names, self._at.clock.now(), IDLE_S / 2)
+            else:
+                self._stop.wait(IDLE_S / 2)
         elif quiet:
             self.stop()
         else:
@@ -267,7 +282,7 @@ class Worker:
     # Settling
 
     def _settle_loop(self) -> None:
-        patience = _Patience(self, "settle")
+        patience = _Patience(self._trouble, "settle", self._quit)
         group: list[_Item] = []
         while True:
             group += self._take_finished(wait=not group)
@@ -277,7 +292,7 @@ class Worker:
                     self._settle(group[:GROUP])
                     del group[:GROUP]
                 patience.reward()
-            except StoreError as error:
+            except Exception as error:
                 if self._quit.is_set():
                     logger.error("%d deliveries not settled: %s", len(group), error)
                     return
@@ -301,7 +316,7 @@ class Worker:
 
     def _settle(self, group: list[_Item]) -> None:
         now = self._at.clock.now()
-        policies = {queue.name: queue.policy for queue in self._queues}
+        policies = {queue.name: self._policy(queue) for queue in self._queues}
         moves = [self._decide(item, policies[item.lease.message.queue], now) for item in group]
         answers = self._at.store.settle(moves, now)
         with self._handing_out:
@@ -311,6 +326,12 @@ class Worker:
         for item, move, answer in zip(group, moves, answers, strict=True):
             if answer is Settled.STALE or move.verb is not Verb.ACK:
                 _tell(item, move, answer, now)
+
+    def _policy(self, queue: Queue) -> Policy:
+        try:
+            return queue.policy
+        except QueueNotFound:
+            return self._at.policy  # its messages are gone: whatever is decided is stale
 
     def _decide(self, item: _Item, policy: Policy, now: int) -> Transition:
         lease, verdict = item.lease, item.verdict
@@ -352,7 +373,7 @@ class Worker:
             tick = min([RENEW_TICK_S, *(time / 5000 for time in times)])
             try:
                 self._renew(items)
-            except StoreError as error:
+            except Exception as error:
                 logger.warning("leases not renewed: %s", error)
 
     def _renew(self, items: list[_Item]) -> None:
@@ -408,23 +429,25 @@ class _Pace:
 
 
 class _Patience:
-    """Waits longer each time the store fails, and says so; for ever."""
+    """Waits longer each time something fails, and says so; for ever."""
 
-    def __init__(self, worker: Worker, doing: str) -> None:
-        self._worker = worker
+    def __init__(self, trouble: dict[str, str], doing: str, quit: threading.Event) -> None:
+        self._trouble = trouble
         self._doing = doing
+        self._quit = quit
         self._pause = RECONNECT_S[0]
 
-    def wait(self, error: StoreError) -> None:
-        self._worker._trouble = f"{self._doing}: {error}"  # pyright: ignore[reportPrivateUsage]
-        logger.warning("%s failed, again in %.1f s: %s", self._doing, self._pause, error)
-        self._worker._quit.wait(self._pause)  # pyright: ignore[reportPrivateUsage]
+    def wait(self, error: Exception) -> None:
+        self._trouble[self._doing] = str(error)
+        unknown = None if isinstance(error, StoreError) else error  # with where it came from
+        text = "%s failed, again in %.1f s: %s"
+        logger.warning(text, self._doing, self._pause, error, exc_info=unknown)
+        self._quit.wait(self._pause)
         self._pause = min(self._pause * 2, RECONNECT_S[1])
 
     def reward(self) -> None:
-        if self._pause != RECONNECT_S[0]:
+        if self._trouble.pop(self._doing, None) is not None:
             self._pause = RECONNECT_S[0]
-            self._worker._trouble = ""  # pyright: ignore[reportPrivateUsage]
             logger.info("%s works again", self._doing)
 
 
@@ -521,7 +544,11 @@ def _result(lease: Lease, verdict: Verdict) -> bytes | None:
     if not told:
         return None
     result = told if len(results) > 1 else next(iter(told.values()))
-    return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+    try:
+        return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+    except InvalidArgument as error:
+        logger.warning("%s: its results are not kept: %s", lease.message.id, error)
+        return None
 
 
 def _length_ms(lease: Lease) -> int:

@@ -1,2 +1,2 @@
-from holdfast.testing.conformance.fixtures import *
 from holdfast.testing.conformance.counting import *
+from holdfast.testing.conformance.fixtures import *

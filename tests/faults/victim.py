@@ -62,7 +62,7 @@ def die_at(hf: Holdfast, statement: str, nth: int) -> None:
             if seen == nth:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    hf.store._db._writer.set_trace_callback(watch)  # type: ignore[attr-defined]
+    hf.store._db._writer.set_trace_callback(watch)
 
 
 def main(action: str, file: str, ledger: str, *point: str) -> None:

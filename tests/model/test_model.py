@@ -259,7 +259,7 @@ MACHINES = {"sqlite": (SideBySideSQLite, 500), "memory": (SideBySideMemory, 50)}
 @pytest.mark.parametrize("store_name", list(MACHINES))
 def test_the_store_behaves_like_the_model(store_name: str) -> None:
     machine, examples = MACHINES[store_name]
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,

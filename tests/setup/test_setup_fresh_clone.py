@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path: Path) -> Iterator[Path]:
     """The files that git knows or would add, and nothing else: no .venv, no caches."""
     known = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],
@@ -26,7 +27,8 @@ def clone(tmp_path: Path) -> Path:
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
-    return target
+    yield target
+    shutil.rmtree(target)  # its .venv is large, and pytest keeps old folders
 
 
 def run(clone: Path, *command: str) -> subprocess.CompletedProcess[str]:

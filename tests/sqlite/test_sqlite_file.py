@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
-import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,23 +91,40 @@ def test_a_damaged_database(tmp_path: Path, url: str) -> None:
         holdfast.connect(url).queue("orders").lease(10)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_file(tmp_path: Path, url: str) -> None:
-    with holdfast.connect(url) as hf:
-        hf.queue("orders")
-    (tmp_path / "jobs.db").chmod(stat.S_IRUSR)
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+def _refused(url: str, answer: Any) -> None:
+    if os.geteuid() == 0:
+        os.seteuid(65534)  # root may write everywhere
     try:
-        with pytest.raises((StoreReadOnly, StoreUnavailable)):
-            holdfast.connect(url).queue("orders").enqueue(1)
-    finally:
-        tmp_path.chmod(stat.S_IRWXU)
+        holdfast.connect(url).queue("orders").enqueue(1)
+        answer.send("it was stored")
+    except HoldfastError as error:
+        answer.send((type(error), str(error)))
+
+
+def test_a_file_without_the_right_to_write() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file, url = folder / "jobs.db", f"sqlite:///{name}/jobs.db"
+        with holdfast.connect(url) as hf:
+            hf.queue("orders")
+        before = file.read_bytes()
+        file.chmod(0o444)
+        folder.chmod(0o555)
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=_refused, args=(url, theirs))
+        child.start()
+        kind, text = ours.recv()
+        child.join()
+        folder.chmod(0o755)
+        assert kind in (StoreReadOnly, StoreUnavailable)
+        assert "check the rights" in text or "writable" in text
+        assert file.read_bytes() == before
 
 
 def test_a_database_that_refuses_writes(url: str) -> None:
     with holdfast.connect(url) as hf:
         queue = hf.queue("orders")
-        writer = hf.store._db._writer  # type: ignore[attr-defined]
+        writer = hf.store._db._writer
         writer.execute("PRAGMA query_only = ON")
         with pytest.raises(StoreReadOnly, match="make the file and its folder writable"):
             queue.enqueue(1)
@@ -119,7 +137,7 @@ def test_a_full_disk_stores_nothing_and_comes_back(url: str) -> None:
     with holdfast.connect(url) as hf:
         queue = hf.queue("orders")
         queue.enqueue_many([b"x" * 1000] * 100)
-        writer = hf.store._db._writer  # type: ignore[attr-defined]
+        writer = hf.store._db._writer
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         writer.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreFull, match="nothing was written"):
@@ -237,7 +255,7 @@ def test_many_threads_share_a_connection(url: str) -> None:
 @pytest.mark.parametrize(("option", "level"), [("", 1), ("?synchronous=full", 2)])
 def test_the_durability_that_was_asked_for(tmp_path: Path, option: str, level: int) -> None:
     with holdfast.connect(f"sqlite:///{tmp_path}/jobs.db{option}") as hf:
-        writer = hf.store._db._writer  # type: ignore[attr-defined]
+        writer = hf.store._db._writer
         assert writer.execute("PRAGMA synchronous").fetchone() == (level,)
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 

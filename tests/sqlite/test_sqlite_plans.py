@@ -54,8 +54,8 @@ def steps(hf: Holdfast, act: Callable[[], Any]) -> int:
         return 0
 
     connections: list[sqlite3.Connection] = [
-        hf.store._db._writer,  # type: ignore[attr-defined]
-        hf.store._db._reader,  # type: ignore[attr-defined]
+        hf.store._db._writer,
+        hf.store._db._reader,
     ]
     for connection in connections:
         connection.set_progress_handler(count, 10)
@@ -98,7 +98,7 @@ def test_it_costs_the_same_at_any_depth(queues: Holdfast, act: str, store_name: 
 
 @pytest.mark.promise("LIFE-12")
 def test_the_counters_equal_a_full_count(queues: Holdfast, store_name: str) -> None:
-    reader = queues.store._db._reader  # type: ignore[attr-defined]
+    reader = queues.store._db._reader
     for name in ("shallow", "deep"):
         counted = dict(
             reader.execute(

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidArgument, Lease, LeaseLost, Queue, QueueNotFound
+from holdfast import (
+    Holdfast,
+    InvalidArgument,
+    Lease,
+    LeaseLost,
+    Outgoing,
+    Queue,
+    QueueNotFound,
+    StoreError,
+    StoreFull,
+)
 from holdfast.testing import drain, wait_until
 
 
@@ -103,11 +113,39 @@ def test_a_bad_message_leaves_the_callers_transaction_whole(
 
 
 @pytest.mark.promise("TX-1")
+def test_an_error_in_the_middle_leaves_nothing_of_the_batch(
+    queue: Queue, mine: sqlite3.Connection
+) -> None:
+    mine.execute(
+        "CREATE TRIGGER no_nines BEFORE INSERT ON holdfast_message WHEN new.priority = 9 "
+        "BEGIN SELECT RAISE(ABORT, 'no nines here'); END"
+    )
+    mine.execute("INSERT INTO sale VALUES (1)")
+    with pytest.raises(StoreError, match="no nines here"):
+        queue.enqueue_many([1, 2, Outgoing(3, priority=9)], within=mine)
+    mine.commit()
+    assert sales(mine) == [1]
+    assert list(queue.browse()) == []
+    assert queue.stats().ready == 0
+
+
+@pytest.mark.promise("TX-1")
+def test_a_full_disk_takes_the_whole_transaction(queue: Queue, mine: sqlite3.Connection) -> None:
+    mine.execute("INSERT INTO sale VALUES (1)")
+    (pages,) = mine.execute("PRAGMA page_count").fetchone()
+    mine.execute(f"PRAGMA max_page_count = {pages + 20}")
+    with pytest.raises(StoreFull):
+        queue.enqueue_many([b"x" * 1000] * 500, within=mine)
+    mine.commit()
+    assert (sales(mine), list(queue.browse()), queue.stats().ready) == ([], [], 0)
+
+
+@pytest.mark.promise("TX-1")
 def test_a_commit_wakes_a_waiting_consumer(
     queue: Queue, mine: sqlite3.Connection, hf: Holdfast
 ) -> None:
     seen: list[int] = []
-    hf.handler("orders")(lambda payload: seen.append(payload))
+    hf.handler("orders")(lambda payload: seen.append(payload))  # noqa: PLW0108
     worker = hf.worker(concurrency=1)
     thread = threading.Thread(target=worker.run)
     thread.start()

@@ -109,36 +109,45 @@ def release(app: App, lease: tuple[str, ...]) -> None:
 def extend(app: App, lease: tuple[str, ...]) -> None:
     """Hold it for SECONDS from now, or for its own time-out."""
     lease, seconds = _split_seconds(lease)
-    refs = _refs(lease)
+    refs, lost = _refs(lease), list[str]()
     with app.connect() as hf:
         for queue, held in _by_queue(refs):
             handle = find_queue(hf, queue)
-            leases, lost = _leases(hf, queue, held)
-            _must_hold(lost)
+            leases, gone = _leases(hf, queue, held)
+            lost += gone
             for one in leases:
-                longer = handle.extend(one, seconds)
-                _said_extended(app, longer, hf.context.clock.now())
+                try:
+                    longer = handle.extend(one, seconds)
+                    _said_extended(app, longer, hf.context.clock.now())
+                except LeaseLost as error:
+                    lost.append(str(error))
+    _tell_lost(lost)
 
 
 COMMANDS = [lease, ack, nack, fail, release, extend]
 
 
 def _settle(app: App, refs: list[Ref], outcome: Outcome, word: str) -> None:
-    """End each lease in one write per queue; the lost ones are named, and exit code 3 says so."""
-    lost = 0
+    """End each lease, in one write a queue; a lost one never fails its neighbours."""
+    lost: list[str] = []
     with app.connect() as hf:
         for queue, held in _by_queue(refs):
             handle = find_queue(hf, queue)
             leases, gone = _leases(hf, queue, held)
+            lost += gone
             answers = handle.settle([(one, outcome) for one in leases])
             for one, answer in zip(leases, answers, strict=True):
                 if answer is Settled.APPLIED:
                     _said(app, queue, one.id, word)
                 else:
-                    gone.append(f"{one.id}: lease lost, it has ended and the message moved on")
-            for problem in gone:
-                tell(problem)
-            lost += len(gone)
+                    lost.append(f"{one.id}: this lease has ended, the message moved on")
+    _tell_lost(lost)
+
+
+def _tell_lost(lost: list[str]) -> None:
+    """A line for each, and the exit code of a lost lease."""
+    for problem in lost:
+        tell(problem)
     if lost:
         raise click.exceptions.Exit(exit_code(LeaseLost()))
 
@@ -161,7 +170,8 @@ def _said_extended(app: App, lease: Lease, now: int) -> None:
 def _refs(words: tuple[str, ...]) -> list[Ref]:
     """The lease that the arguments name, or those that stdin holds."""
     if len(words) == 3:
-        return [Ref(*words)]
+        queue, id, token = words
+        return [Ref(queue, check_id(id), token)]
     if words:
         raise click.UsageError("name a lease by QUEUE ID TOKEN, or pipe in what lease printed")
     if sys.stdin.isatty():
@@ -175,8 +185,9 @@ def _refs(words: tuple[str, ...]) -> list[Ref]:
 
 def _ref(number: int, line: bytes) -> Ref:
     try:
-        return msgspec.json.decode(line, type=Ref)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        ref = msgspec.json.decode(line, type=Ref)
+        return msgspec.structs.replace(ref, id=check_id(ref.id))
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidArgument) as error:
         raise InvalidArgument(f"line {number}", f"not what lease prints: {error}") from error
 
 
@@ -189,16 +200,15 @@ def _by_queue(refs: Iterable[Ref]) -> list[tuple[str, list[Ref]]]:
 
 def _leases(hf: Holdfast, queue: str, refs: list[Ref]) -> tuple[list[Lease], list[str]]:
     """The leases as the store may still know them, and what is said of those it cannot."""
-    ids = [check_id(ref.id) for ref in refs]
-    there = {message.id: message for message in hf.store.get(queue, ids)}
+    there = {message.id: message for message in hf.store.get(queue, [ref.id for ref in refs])}
     leases: list[Lease] = []
     lost: list[str] = []
-    for id, ref in zip(ids, refs, strict=True):
-        message = there.get(id)
+    for ref in refs:
+        message = there.get(ref.id)
         if message is None:
-            lost.append(f"{id}: lease lost, {queue} does not hold the message any more")
+            lost.append(f"{ref.id}: this lease has ended, {queue} holds the message no more")
         elif message.queue != queue:
-            lost.append(f"{id}: lease lost, the message is in {message.queue} now")
+            lost.append(f"{ref.id}: this lease has ended, the message is in {message.queue}")
         else:
             leases.append(_lease(message, ref))
     return leases, lost
@@ -207,11 +217,6 @@ def _leases(hf: Holdfast, queue: str, refs: list[Ref]) -> tuple[list[Lease], lis
 def _lease(message: Message, ref: Ref) -> Lease:
     # Deadline and start are not compared: the token is the truth.
     return Lease(message, ref.token, deadline=0, leased_at=0, owner=ref.owner or _me())
-
-
-def _must_hold(lost: list[str]) -> None:
-    if lost:
-        raise LeaseLost("; ".join(lost))
 
 
 def _split_seconds(words: tuple[str, ...]) -> tuple[tuple[str, ...], float | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast import Backoff, Holdfast, Policy, QueueNotEmpty, QueueStats, settings
+from holdfast import Backoff, Policy, QueueNotEmpty, QueueStats, settings
 from holdfast.cli import dead, shapes, show
 from holdfast.cli.base import App, Group, busy, confirm, find_queue, pass_app
 from holdfast.cli.kinds import SECONDS
@@ -68,7 +68,8 @@ def create(app: App, name: str, partitions: int | None, **options: Any) -> None:
 def list_(app: App) -> None:
     """Every queue with what it holds; dead letters are counted with their queue."""
     with app.connect() as hf:
-        found = [(_spec(hf, stats.queue), stats) for stats in hf.stats()]
+        specs = {spec.name: spec for spec in hf.store.queues()}
+        found = [(specs[stats.queue], stats) for stats in hf.stats() if stats.queue in specs]
         now = hf.context.clock.now()
     if app.json:
         docs = [{**shapes.of_spec(spec), **shapes.of_stats(stats)} for spec, stats in found]
@@ -172,10 +173,6 @@ def _policy_fields(options: dict[str, Any]) -> dict[str, Any]:
     names = {f"backoff_{part}": part for part in ("base", "factor", "max")} | {"jitter": "jitter"}
     backoff = {part: given.pop(name) for name, part in names.items() if name in given}
     return {**given, "backoff": Backoff(**backoff)} if backoff else given
-
-
-def _spec(hf: Holdfast, name: str) -> QueueSpec:
-    return find_queue(hf, name).spec
 
 
 def _row(spec: QueueSpec, stats: QueueStats, now: int) -> list[show.Cell]:

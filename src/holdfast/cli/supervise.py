@@ -32,7 +32,7 @@ class Supervisor:
         self._children = [_Child(number) for number in range(1, processes + 1)]
         self._restart = restart
         self._signals = 0
-        """How many we got and passed on."""
+        self._passed_on = 0
         self._code = 0
 
     def run(self) -> int:
@@ -46,6 +46,9 @@ class Supervisor:
                 _empty(wakeup)
                 for child in self._children:
                     self._look_after(child)
+                while self._passed_on < self._signals:
+                    self._passed_on += 1
+                    self._stop_all()
         os.close(held_open)
         os.close(self._lifeline)
         return self._code
@@ -54,7 +57,7 @@ class Supervisor:
         if child.process is not None and child.process.poll() is not None:
             self._ended(child, child.process.returncode)
         if child.start_at is not None and clock.monotonic() >= child.start_at:
-            self._start(child)
+            self._start(child)  # even with a signal on its way: it is passed on right after
 
     def _start(self, child: _Child) -> None:
         child.start_at = None
@@ -78,14 +81,13 @@ class Supervisor:
         elif code in HOPELESS:
             logger.error("worker %d ended: %s; not started again", child.number, _how(code))
             self._code = code
-            self._stop_all()
+            self._signals += 1
         else:
             pause = child.next_pause()
             child.start_at = clock.monotonic() + pause
             logger.error("worker %d died: %s; again in %.1f s", child.number, _how(code), pause)
 
     def _stop_all(self) -> None:
-        self._signals += 1
         for child in self._children:
             child.start_at = None
             if child.process is not None and child.process.poll() is None:
@@ -117,7 +119,7 @@ class Supervisor:
             os.close(write)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop_all()
+        self._signals += 1  # passed on from the loop: here a process may just be starting
 
 
 class _Child:

@@ -24,7 +24,9 @@ from holdfast.errors import did_you_mean
 @click.option("--queue", "queues", multiple=True, help="Only this one; may be given several times.")
 @click.option("--concurrency", default=16, show_default=True, help="Handlers at once, a process.")
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--executor", type=click.Choice(["thread", "process"]), default="thread")
+@click.option(
+    "--executor", type=click.Choice(["thread", "process"]), default="thread", show_default=True
+)
 @click.option("--time-limit", type=SECONDS, help="Ends a handler (executor process, or async).")
 @click.option(
     "--grace", type=SECONDS, default=30.0, help="To finish in after a signal. Default 30."

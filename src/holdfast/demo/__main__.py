@@ -33,9 +33,10 @@ def run(screen: Screen, path: Path, *, keep: bool) -> int:
     where = "kept" if keep else "removed at the end; --keep FILE keeps it"
     screen.title("Holdfast: a shop's worst day", f"SQLite file {path} ({where})")
     try:
-        from holdfast.demo import story, sums  # opens the store
+        from holdfast.demo import shop, story, sums  # opens the store
 
-        seen = story.tell(screen)
+        with shop.hf:
+            seen = story.tell(screen)
         sums.life_of_one(screen, seen)
         sums.the_day(screen, seen)
         fits = sums.add_up(screen, seen)

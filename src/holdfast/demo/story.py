@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import IO
 
 import msgspec
 
@@ -80,21 +81,23 @@ def orders_come_in(screen: Screen, seen: Seen) -> None:
 
 def worker_a_dies(screen: Screen, seen: Seen) -> None:
     screen.act("Worker A starts, and dies with orders in its hands")
+    stuck: list[str] = []
     said: list[str] = []
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.demo.shop"],
+        [sys.executable, "-P", "-m", "holdfast.demo.shop"],
         env={**os.environ, "SHOP_CARRIER": "hangs"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
         seen.pid_a = process.pid
-        threading.Thread(target=_listen, args=(process, said), daemon=True).start()
+        for pipe, lines in ((process.stdout, stuck), (process.stderr, said)):
+            threading.Thread(target=_listen, args=(pipe, lines), daemon=True).start()
         screen.say(f"A is a process of its own, pid {process.pid}, with {HANDS_OF_A} threads.")
         with screen.live(_depth(screen)):
-            until("worker A hangs", lambda: len(_stuck(said)) == HANDS_OF_A, process, said)
-        _renewed(screen, _stuck(said))
+            until("worker A hangs", lambda: len(stuck) == HANDS_OF_A, process, said)
+        _renewed(screen, [int(line.split()[1]) for line in stuck])
         process.send_signal(signal.SIGKILL)
         process.wait()
     finally:
@@ -108,14 +111,10 @@ def worker_a_dies(screen: Screen, seen: Seen) -> None:
     )
 
 
-def _listen(process: subprocess.Popen[str], said: list[str]) -> None:
-    assert process.stdout is not None
-    with process.stdout:
-        said.extend(process.stdout)
-
-
-def _stuck(said: list[str]) -> list[int]:
-    return [int(line.split()[1]) for line in said if line.startswith("stuck ")]
+def _listen(pipe: IO[str], lines: list[str]) -> None:
+    with pipe:
+        for line in pipe:
+            lines.append(line)  # noqa: PERF402  # one by one: somebody else looks at them
 
 
 def _renewed(screen: Screen, stuck: list[int]) -> None:

@@ -278,7 +278,8 @@ class MemoryStore:
     def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, ...], Entry]]:
         if view.state is State.LOG:
             for done in self._state.log[view.queue].values():
-                if _between(done.finished.finished_at, view):
+                wanted = view.id in (None, done.finished.message.id)
+                if wanted and _between(done.finished.finished_at, view):
                     entry = Entry(done.finished.message, done.seq, finished=done.finished)
                     yield (done.finished.finished_at, done.seq), entry
             return

@@ -85,7 +85,7 @@ class Connections:
             cursor.row_factory = None
             self._must_be_same_file(cursor)
             if not within.in_transaction:
-                if within.isolation_level is None:
+                if within.isolation_level is None or getattr(within, "autocommit", -1) is True:
                     raise InvalidArgument(
                         "within", "the connection is in autocommit mode: execute BEGIN first"
                     )
@@ -95,10 +95,11 @@ class Connections:
             try:
                 yield cursor
             except BaseException:
-                cursor.execute("ROLLBACK TO holdfast")
+                if within.in_transaction:  # a full disk has rolled back all of it by itself
+                    cursor.execute("ROLLBACK TO holdfast")
+                    cursor.execute("RELEASE holdfast")
                 raise
-            finally:
-                cursor.execute("RELEASE holdfast")
+            cursor.execute("RELEASE holdfast")
 
     def _must_be_same_file(self, cursor: sqlite3.Cursor) -> None:
         for _, name, file in cursor.execute("PRAGMA database_list").fetchall():

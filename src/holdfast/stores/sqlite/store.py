@@ -18,31 +18,28 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from holdfast import clock
-from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew
+from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
 from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
     Claim,
     Enqueued,
-    Entry,
     Event,
     LeaseAsk,
     Page,
     QueueSpec,
     QueueStats,
     Settled,
-    State,
     Target,
     Transition,
     View,
 )
 from holdfast.stores import read_cursor, url_options
-from holdfast.stores.sqlite import settle
+from holdfast.stores.sqlite import browse, settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
     COLUMNS,
     WIDTH,
-    read_finished,
     read_lease,
     read_message,
     write_message,
@@ -109,6 +106,10 @@ WHERE qid = :qid AND state = 1 AND available_at <= :now GROUP BY part, lane
 
 
 def open_url(url: str) -> SQLiteStore:
+    if sqlite3.sqlite_version_info < (3, 35):
+        raise FailedPrecondition(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Holdfast needs 3.35 or newer"
+        )
     parts = urlsplit(url)
     options = url_options(url, {"synchronous", "busy_timeout"})
     path = unquote(parts.path)[1:]
@@ -278,7 +279,7 @@ class SQLiteStore:
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._db.snapshot() as db:
             qid = _must_exist(db, view.queue)
-            rows = _browse(db, view, qid, read_cursor(after), limit + 1, now)
+            rows = browse.page(db, view, qid, read_cursor(after), limit + 1, now)
             (end,) = db.execute("SELECT value FROM holdfast_meta WHERE name = 'seq'").fetchone()
         cursor = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
         return Page([entry for _, entry in rows[:limit]], cursor, str(end))
@@ -505,90 +506,6 @@ def _lease_statement(partitions: tuple[int, ...]) -> str:
 
 def _lane_and_place(row: tuple[Any, ...]) -> tuple[int, int]:
     return -row[0], row[1]
-
-
-# Each page is read in two walks of one index: the rest of the row's own first column, then what
-# lies beyond it. One comparison of both columns would walk the index from its start every time.
-_WALKS = ("{first} = :first AND {second} > :second", "{first} {beyond} :first")
-_BROWSE = f"""
-SELECT {{cursor}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
-FROM holdfast_message
-WHERE qid = :qid AND {{where}} AND {{walk}}
-  AND enqueued_at >= :since AND enqueued_at < :until AND place <= :upto
-ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
-"""
-_BROWSE_LOG = f"""
-SELECT {{cursor}}, {{second}}, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
-FROM holdfast_log
-WHERE qid = :qid AND {{walk}} AND finished_at >= :since AND finished_at < :until
-ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
-"""
-
-
-def _walks(statement: str, first: str, second: str, where: str = "") -> list[str]:
-    down = first == "lane"
-    names = {
-        "first": first,
-        "second": second,
-        "cursor": "9 - lane" if down else first,
-        "order": "DESC" if down else "ASC",
-        "beyond": "<" if down else ">",
-        "where": where,
-    }
-    return [statement.format(walk=walk.format(**names), **names) for walk in _WALKS]
-
-
-_IS_DUE = "(available_at <= :now)"
-_READY = _walks(_BROWSE, "lane", "place", "state = 0 AND part = :part")
-_DUE = _walks(_BROWSE, "lane", "place", f"state = 1 AND {_IS_DUE}")
-_OTHERS = {
-    State.DELAYED: _walks(_BROWSE, "available_at", "seq", f"state = 1 AND NOT {_IS_DUE}"),
-    State.LEASED: _walks(_BROWSE, "deadline", "seq", "state = 2"),
-    State.LOG: _walks(_BROWSE_LOG, "finished_at", "seq"),
-}
-
-
-def _browse(
-    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int, now: int
-) -> list[tuple[tuple[int, int], Entry]]:
-    bind: dict[str, Any] = {
-        "qid": qid,
-        "now": now,
-        "first": 9 - after[0] if view.state is State.READY else after[0],
-        "second": after[1],
-        "since": view.since or 0,
-        "until": 2**62 if view.until is None else view.until,
-        "upto": 2**62 if view.upto is None else int(view.upto),
-        "limit": limit,
-    }
-    rows: list[tuple[Any, ...]] = []
-    if view.state is State.READY:
-        parts = db.execute("SELECT partitions FROM holdfast_queue WHERE qid = ?", (qid,)).fetchone()
-        for part in range(parts[0]):
-            rows += _read(db, _READY, {**bind, "part": part})
-        rows += _read(db, _DUE, bind)
-    else:
-        rows += _read(db, _OTHERS[view.state], bind)
-    rows.sort(key=lambda row: row[:2])
-    return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
-
-
-def _read(db: sqlite3.Cursor, walks: list[str], bind: dict[str, Any]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for walk in walks:
-        if len(rows) < bind["limit"]:
-            rows += db.execute(walk, bind).fetchall()
-    return rows
-
-
-def _entry(row: tuple[Any, ...], view: View) -> Entry:
-    if view.state is State.LOG:
-        finished = read_finished(row, view.queue, 3)
-        return Entry(finished.message, row[2], finished=finished)
-    if view.state is State.LEASED:
-        lease = read_lease(row, view.queue, 3)
-        return Entry(lease.message, row[2], lease)
-    return Entry(read_message(row, view.queue, 7), row[2])
 
 
 def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:

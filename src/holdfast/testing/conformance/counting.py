@@ -1,5 +1,7 @@
 """Exactly one state at every instant, and numbers that say so."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,7 @@
 """What enqueue stores, refuses and repeats."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -130,7 +132,7 @@ def test_an_id_is_held_while_it_is_delayed_leased_or_dead(queue: Queue, hf: Hold
     assert queue.enqueue(2, id=ID).duplicate
     queue.nack(lease, "later", delay=10)
     assert queue.enqueue(3, id=ID).duplicate
-    hf.context.clock.advance(10)  # type: ignore[attr-defined]  # pyright: ignore
+    hf.context.clock.advance(10)  # pyright: ignore
     queue.fail(queue.lease()[0])
     assert queue.enqueue(4, id=ID).duplicate
     assert whereabouts(queue) == {"dead": [ID]}

@@ -1,5 +1,7 @@
 """Who may settle: the token is the truth, not the timer and not the name."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 from collections.abc import Callable

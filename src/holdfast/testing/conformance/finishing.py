@@ -1,5 +1,7 @@
 """The log: what is finished, once, with how it ended."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """A connection on the store under test, on a clock that stands still, with seeded dice."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Who gets which message, and when."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import threading
@@ -111,8 +113,9 @@ def test_an_empty_queue_gives_an_empty_list(queue: Queue, clock: ManualClock) ->
 @pytest.mark.promise("LIFE-9")
 @pytest.mark.parametrize("how", ["enqueue", "release", "resume", "retry"])
 def test_a_waiting_consumer_gets_what_comes(
-    queue: Queue, another: Callable[[], Holdfast], how: str
+    queue: Queue, another: Callable[[], Holdfast], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # it must be woken
     other = another().queue("orders")
     if how != "enqueue":
         queue.enqueue("x")
@@ -122,7 +125,7 @@ def test_a_waiting_consumer_gets_what_comes(
         queue.pause()
         queue.release(lease)
     got: list[Lease] = []
-    waiting = threading.Thread(target=lambda: got.extend(other.lease(wait=30)))
+    waiting = threading.Thread(target=lambda: got.extend(other.lease(wait=600)), daemon=True)
     waiting.start()
     if how == "enqueue":
         queue.enqueue("x")
@@ -130,7 +133,7 @@ def test_a_waiting_consumer_gets_what_comes(
         queue.resume()
     elif lease is not None:
         queue.release(lease) if how == "release" else queue.nack(lease, delay=0)
-    waiting.join()
+    waiting.join(10)
     assert payloads(got) == ["x"]
 
 

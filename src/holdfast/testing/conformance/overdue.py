@@ -1,5 +1,7 @@
 """Messages whose consumer went silent."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import threading
@@ -139,11 +141,11 @@ def test_an_extension_that_came_before_the_sweep_wins(
             return getattr(store, name)
 
         def overdue(self, *args: object) -> object:
-            found = store.overdue(*args)  # type: ignore[arg-type]  # pyright: ignore
+            found = store.overdue(*args)  # pyright: ignore
             queue.extend(lease, 60)
             return found
 
-    slow = Context(Late(), clock, Random(), hf.context.policy, "slow")  # type: ignore[arg-type]  # pyright: ignore
+    slow = Context(Late(), clock, Random(), hf.context.policy, "slow")  # pyright: ignore
     assert Sweeper(slow, Settings()).sweep(clock.now(), triggered_by="test") == Swept()
     queue.ack(lease)
 
@@ -221,9 +223,9 @@ def test_a_sweep_works_through_everything_in_batches(
 
         def settle(self, moves: list[object], now: int) -> object:
             sizes.append(len(moves))
-            return store.settle(moves, now)  # type: ignore[arg-type]  # pyright: ignore
+            return store.settle(moves, now)  # pyright: ignore
 
-    at = Context(Counting(), clock, Random(), hf.context.policy, "me")  # type: ignore[arg-type]  # pyright: ignore
+    at = Context(Counting(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
     assert Sweeper(at, Settings()).tick() == Swept(requeued=250)
     assert sizes[:3] == [100, 100, 50]
     assert max(sizes) == 100
@@ -249,11 +251,11 @@ def test_a_tick_that_fails_does_not_stop_the_next(
                 calls.append("overdue")
                 if len(calls) < 3:
                     raise StoreUnavailable("gone for a moment")
-                return store.overdue(*args)  # type: ignore[arg-type]  # pyright: ignore
+                return store.overdue(*args)  # pyright: ignore
             finally:
                 running.release()
 
-    at = Context(Flaky(), clock, Random(), hf.context.policy, "me")  # type: ignore[arg-type]  # pyright: ignore
+    at = Context(Flaky(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
     stop = threading.Event()
     sweeper = Sweeper(at, Settings(overdue_check_interval_ms=10))
     thread = threading.Thread(target=sweeper.run, args=(stop,))
@@ -270,7 +272,7 @@ def test_every_worker_sweeps_by_itself(hf: Holdfast, queue: Queue, clock: Manual
     queue.lease(owner="gone")
     clock.advance(30)
     seen: list[object] = []
-    hf.handler("orders")(lambda payload: seen.append(payload))
+    hf.handler("orders")(lambda payload: seen.append(payload))  # noqa: PLW0108
     worker = hf.worker(concurrency=1)
     thread = threading.Thread(target=worker.run)
     thread.start()

@@ -1,0 +1,1 @@
+"""How fast Holdfast is, beside the hand-written limit of its store and beside its peers."""

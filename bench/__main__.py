@@ -1,0 +1,103 @@
+"""Run the measures, show them, and write them down if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from bench import machine, page, profiling, report, sqlite
+from bench.processes import ROOT
+from bench.results import Result, Run
+from bench.timing import BATCH, PAYLOAD_BYTES
+
+STORES = {"sqlite": sqlite}
+REPEATS, QUICK_REPEATS = 5, 2
+
+
+def main() -> None:
+    options = _parse()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    logging.getLogger("huey").setLevel(logging.ERROR)
+    with _folder() as folder:
+        if options.profile:
+            profiling.show(folder, console)
+            return
+        run = _run(options, folder)
+    report.show(run, console)
+    if options.json:
+        Path(options.json).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    if options.write:
+        page.write(run, ROOT / "docs")
+        console.print(f"written: {ROOT / 'docs' / 'benchmarks.md'}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
+    parser.add_argument("--store", choices=STORES, default="sqlite")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, about a minute")
+    parser.add_argument("--only", metavar="NAME", help=f"one of: {', '.join(sqlite.MEASURES)}")
+    parser.add_argument("--json", metavar="FILE", help="also write every sample to a file")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--profile", action="store_true", help="where a message's time goes")
+    options = parser.parse_args()
+    known = STORES[options.store].MEASURES
+    if options.only and options.only not in known:
+        parser.error(f"--only {options.only}: must be one of {', '.join(known)}")
+    if options.write and (options.only or options.quick):
+        parser.error("--write needs the whole run: leave out --only and --quick")
+    return options
+
+
+def _run(options: argparse.Namespace, folder: Path) -> Run:
+    plan = STORES[options.store]
+    facts, steal, start = machine.facts(folder), machine.Steal(), time.monotonic()
+    repeats = QUICK_REPEATS if options.quick else REPEATS
+    results: list[Result] = []
+    for name in [options.only] if options.only else plan.MEASURES:
+        with _progress(name) as tell:
+            results += plan.MEASURES[name](plan.Setting(folder, repeats, tell))
+    settings = {
+        "repeats": str(repeats),
+        "payload": f"{PAYLOAD_BYTES} bytes of JSON",
+        "batches": str(BATCH),
+        "taken by others": f"{steal.percent():.0f} % of the processor (steal)",
+        "load after": f"{os.getloadavg()[0]:.1f}",
+        "run time": f"{time.monotonic() - start:.0f} s",
+    }
+    return Run(options.store, settings, facts, plan.PARTIES, results)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[str], None]]:
+    """Who is running right now, on stderr: one live line, or plain lines where nobody watches."""
+    err = Console(stderr=True)
+    if not err.is_terminal:
+        yield lambda what: print(f"{name}: {what}", file=sys.stderr, flush=True)
+        return
+    with err.status(name) as status:
+        yield lambda what: status.update(f"{name}: {what}")
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """On the disk of the repository: a temporary folder may be in memory, where syncs are free."""
+    folder = ROOT / ".build" / "bench" / str(os.getpid())
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Who takes part: each module times one party on a fresh database."""

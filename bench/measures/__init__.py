@@ -1,0 +1,1 @@
+"""What is measured, each with the parties it is measured on."""

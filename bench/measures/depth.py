@@ -1,0 +1,105 @@
+"""What a message costs when many others wait, and what asking for the numbers costs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import holdfast
+from bench.contenders import ours
+from bench.measures.throughput import Tell
+from bench.results import Result, Row, Target
+from bench.timing import BATCH, fresh
+
+ROUND = 20  # batches of each queue between two refills
+SHALLOW, DEEP, DELAYED = 10_000, 1_000_000, 100_000
+FEW = 1_000
+STATS_CALLS = 50
+DAY_S = 86_400.0
+
+
+def measure(folder: Path, repeats: int, tell: Tell) -> list[Result]:
+    """Lease and ack at depth, then stats, on the same files: filling a million takes a while."""
+    with ExitStack() as stack:
+        home = stack.enter_context(fresh(folder))
+        names = {
+            "shallow": f"{SHALLOW:,} ready",
+            "deep": f"{DEEP:,} ready",
+            "delayed": f"{SHALLOW:,} ready, {DELAYED:,} delayed",
+            "few": f"{FEW:,} ready",
+        }
+        queues = {
+            label: stack.enter_context(ours.opened(home, f"{key}.db"))[1]
+            for key, label in names.items()
+        }
+        for key, n in (("shallow", SHALLOW), ("deep", DEEP), ("delayed", SHALLOW), ("few", FEW)):
+            tell(f"filling: {names[key]}")
+            ours.fill(queues[names[key]], n)
+        ours.fill(queues[names["delayed"]], DELAYED, delay=DAY_S)
+        leased = {names[key]: queues[names[key]] for key in ("shallow", "deep", "delayed")}
+        counted = {names[key]: queues[names[key]] for key in ("few", "deep")}
+        return [_lease_ack(leased, repeats, tell), _stats(counted, repeats, tell)]
+
+
+def _lease_ack(queues: dict[str, holdfast.Queue], repeats: int, tell: Tell) -> Result:
+    samples: dict[str, list[float]] = {label: [] for label in queues}
+    for repeat in range(-1, repeats):
+        tell(f"lease and ack at depth, repeat {repeat + 1} of {repeats}")
+        seconds = dict.fromkeys(queues, 0.0)
+        for _ in range(ROUND):  # batch by batch in turn: whatever slows one slows all
+            for label, queue in queues.items():
+                seconds[label] += _one_batch(queue)
+        for label, queue in queues.items():
+            ours.fill(queue, ROUND * BATCH)
+            if repeat >= 0:
+                samples[label].append(seconds[label] / (ROUND * BATCH) * 1e6)
+    rows = [Row(label, "ours", values, f"batches of {BATCH}") for label, values in samples.items()]
+    shallow, deep, delayed = rows
+    return Result(
+        "depth",
+        "Lease and ack with a backlog",
+        "µs/message",
+        rows,
+        [
+            Target(
+                f"{deep.name}: cost over {shallow.name}", deep.median / shallow.median, 1.3, False
+            ),
+            Target(f"{delayed.name}: the same", delayed.median / shallow.median, 1.3, False),
+        ],
+        more_is_better=False,
+        compare_to=shallow.name,
+    )
+
+
+def _one_batch(queue: holdfast.Queue) -> float:
+    start = time.perf_counter()
+    leases = queue.lease(BATCH)
+    queue.settle(leases)
+    seconds = time.perf_counter() - start
+    assert len(leases) == BATCH
+    return seconds
+
+
+def _stats(queues: dict[str, holdfast.Queue], repeats: int, tell: Tell) -> Result:
+    samples: dict[str, list[float]] = {label: [] for label in queues}
+    for repeat in range(-1, repeats):
+        tell(f"stats, repeat {repeat + 1} of {repeats}")
+        seconds = dict.fromkeys(queues, 0.0)
+        for _ in range(STATS_CALLS):
+            for label, queue in queues.items():
+                start = time.perf_counter()
+                queue.stats()
+                seconds[label] += time.perf_counter() - start
+        if repeat >= 0:
+            for label in queues:
+                samples[label].append(seconds[label] / STATS_CALLS * 1e6)
+    rows = [Row(label, "ours", values, "a call") for label, values in samples.items()]
+    return Result(
+        "stats",
+        "stats()",
+        "µs/call",
+        rows,
+        more_is_better=False,
+        compare_to=rows[0].name,
+    )

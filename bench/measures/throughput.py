@@ -1,0 +1,60 @@
+"""Messages a second: every party in turn, each on a fresh file, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bench.results import Result, Row, Target, Who
+from bench.timing import fresh
+
+Tell = Callable[[str], None]
+
+
+class Entrant(msgspec.Struct, frozen=True):
+    """One party in one measure: what it runs, and with how many messages."""
+
+    who: Who
+    run: Callable[[Path, int], float]
+    """In a folder, with n messages: how many seconds the measured part took."""
+    n: int
+    note: str = ""
+
+
+def compare(
+    name: str,
+    title: str,
+    entrants: list[Entrant],
+    judge: Callable[[Result], list[Target]],
+    *,
+    folder: Path,
+    repeats: int,
+    tell: Tell,
+) -> Result:
+    rates: dict[str, list[float]] = {entrant.who.name: [] for entrant in entrants}
+    for repeat in range(-1, repeats):  # the first round only warms up
+        for entrant in _rotated(entrants, repeat):
+            tell(f"{_round(repeat, repeats)}: {entrant.who.name}")
+            n = entrant.n if repeat >= 0 else max(100, entrant.n // 10)
+            with fresh(folder) as home:
+                seconds = entrant.run(home, n)
+            if repeat >= 0:
+                rates[entrant.who.name].append(n / seconds)
+    rows = [
+        Row(e.who.name, e.who.kind, rates[e.who.name], e.note or f"{e.n:,} messages", e.who.acks)
+        for e in entrants
+    ]
+    result = Result(name, title, "messages/s", rows)
+    return msgspec.structs.replace(result, targets=judge(result))
+
+
+def _rotated(entrants: list[Entrant], by: int) -> list[Entrant]:
+    """Nobody always runs after the same neighbour."""
+    cut = by % len(entrants)
+    return entrants[cut:] + entrants[:cut]
+
+
+def _round(repeat: int, repeats: int) -> str:
+    return f"repeat {repeat + 1} of {repeats}" if repeat >= 0 else "warming up"

@@ -1,0 +1,84 @@
+"""A run as docs/benchmarks.md. Every figure comes from the run; so does where we lose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.report import RANGE, cells, comparisons, number, verdict
+from bench.results import Result, Run, Target
+
+HEAD = """\
+# Benchmarks
+
+Written by `script/bench --write`; do not edit. Holdfast runs beside the hand-written limit of its
+store (the same database, driven by the least code that hands out each message once) and beside
+its peers: in one run, one after the other in turn, each on a fresh file. Read the ratios; the
+absolute figures are those of one shared machine at one hour.
+
+    script/bench            # everything, a few minutes
+    script/bench --quick    # fewer repeats
+    script/bench --only drain
+    script/bench --profile  # where a message's time goes
+"""
+
+LOSSES = """\
+## Where we lose
+
+To our own targets, and to peers on their own terms: what each keeps, and how safely, is below.
+"""
+
+
+def write(run: Run, docs: Path) -> None:
+    parts = [HEAD, _targets(run), _losses(run)]
+    parts += [_result(result) for result in run.results]
+    parts += [_parties(run), _machine(run)]
+    (docs / "benchmarks.md").write_text("\n".join(parts))
+
+
+def _targets(run: Run) -> str:
+    rows = [[t.text, *verdict(t)] for result in run.results for t in result.targets]
+    return "## What we aim at\n\n" + _table(["", "measured", "target", ""], rows)
+
+
+def _losses(run: Run) -> str:
+    lines = [f"- Target missed: {t.text}: {verdict(t)[0]}, {verdict(t)[1]}." for t in _missed(run)]
+    for result in run.results:
+        lines += _beaten(result)
+    told = "\n".join(lines) or "Nowhere in this run."
+    return f"{LOSSES}\n{told}\n"
+
+
+def _missed(run: Run) -> list[Target]:
+    return [target for result in run.results for target in result.targets if not target.met]
+
+
+def _beaten(result: Result) -> list[str]:
+    lines: list[str] = []
+    for row in (row for row in result.rows if row.kind == "ours"):
+        for peer in result.peers(row.group):
+            if (result.ratio(row, peer) or 1.0) < 1.0:
+                figures = f"{number(row.median)} against {number(peer.median)} {result.unit}"
+                lines.append(f"- {result.title}: {peer.name} is better, {figures}.")
+    return lines
+
+
+def _result(result: Result) -> str:
+    headings = ["", f"median, {result.unit}", RANGE, *comparisons(result), ""]
+    rows = [[row.name, *cells(result, row), row.note] for row in result.rows]
+    return f"## {result.title}\n\n" + _table(headings, rows)
+
+
+def _parties(run: Run) -> str:
+    rows = [[w.name, w.version, w.settings, w.durability, w.delivery] for w in run.parties]
+    headings = ["", "version", "settings", "durability", "delivery"]
+    return "## Who, and on which terms\n\n" + _table(headings, rows)
+
+
+def _machine(run: Run) -> str:
+    rows = [[name, value] for name, value in {**run.machine, **run.options}.items()]
+    return "## The machine and the run\n\n" + _table(["", ""], rows)
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

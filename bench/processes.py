@@ -1,0 +1,67 @@
+"""Child processes that report by lines, and what they cost the machine."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ANSWER_S = 60.0
+
+
+class Child:
+    """A process whose output is read line by line; asked to stop (SIGINT) at the end of `with`."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **(environment or {}), "PYTHONPATH": os.fspath(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            cwd=ROOT,
+        )
+        self._rest = b""
+
+    def lines(self, n: int) -> list[str]:
+        """The next `n` lines; an error with what it said on stderr if they do not come."""
+        out = self._process.stdout
+        assert out is not None
+        until = time.monotonic() + ANSWER_S
+        while self._rest.count(b"\n") < n:
+            ready, _, _ = select.select([out], [], [], max(0.0, until - time.monotonic()))
+            chunk = os.read(out.fileno(), 65536) if ready else b""
+            if not chunk:
+                raise RuntimeError(f"{self._process.args}: {self._complaint()}")
+            self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n", n)
+        return [line.decode() for line in lines]
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads so far, from /proc/<pid>/stat."""
+        after_name = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2]
+        user, system = after_name.split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def _complaint(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace") or f"no answer in {ANSWER_S} s"
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._said.close()

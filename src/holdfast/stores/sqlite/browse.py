@@ -1,0 +1,109 @@
+"""Pages of what the store holds, by keyset cursor, each an index walk of the page's own length."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from holdfast.store import Entry, State, View
+from holdfast.stores.sqlite.rows import COLUMNS, read_finished, read_lease, read_message
+
+# Each page is read in two walks of one index: the rest of the row's own first column, then what
+# lies beyond it. One comparison of both columns would walk the index from its start every time.
+_WALKS = ("{first} = :first AND {second} > :second", "{first} {beyond} :first")
+_BROWSE = f"""
+SELECT {{cursor}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
+FROM holdfast_message
+WHERE qid = :qid AND {{where}} AND {{walk}}
+  AND enqueued_at >= :since AND enqueued_at < :until AND place <= :upto
+ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
+"""
+_BROWSE_LOG = f"""
+SELECT {{cursor}}, {{second}}, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+FROM holdfast_log
+WHERE qid = :qid AND {{walk}} AND finished_at >= :since AND finished_at < :until
+ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
+"""
+
+
+def _walks(statement: str, first: str, second: str, where: str = "") -> list[str]:
+    down = first == "lane"
+    names = {
+        "first": first,
+        "second": second,
+        "cursor": "9 - lane" if down else first,
+        "order": "DESC" if down else "ASC",
+        "beyond": "<" if down else ">",
+        "where": where,
+    }
+    return [statement.format(walk=walk.format(**names), **names) for walk in _WALKS]
+
+
+_IS_DUE = "(available_at <= :now)"
+_READY = _walks(_BROWSE, "lane", "place", "state = 0 AND part = :part")
+_DUE = _walks(_BROWSE, "lane", "place", f"state = 1 AND {_IS_DUE}")
+_OTHERS = {
+    State.DELAYED: _walks(_BROWSE, "available_at", "seq", f"state = 1 AND NOT {_IS_DUE}"),
+    State.LEASED: _walks(_BROWSE, "deadline", "seq", "state = 2"),
+    State.LOG: _walks(_BROWSE_LOG, "finished_at", "seq"),
+}
+
+
+def page(
+    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int, now: int
+) -> list[tuple[tuple[int, int], Entry]]:
+    """Rows after a cursor with the cursor of each; a view by id has one row at most."""
+    if view.id is not None:
+        return _find(db, view, qid, after)
+    bind: dict[str, Any] = {
+        "qid": qid,
+        "now": now,
+        "first": 9 - after[0] if view.state is State.READY else after[0],
+        "second": after[1],
+        "since": view.since or 0,
+        "until": 2**62 if view.until is None else view.until,
+        "upto": 2**62 if view.upto is None else int(view.upto),
+        "limit": limit,
+    }
+    rows: list[tuple[Any, ...]] = []
+    if view.state is State.READY:
+        parts = db.execute("SELECT partitions FROM holdfast_queue WHERE qid = ?", (qid,)).fetchone()
+        for part in range(parts[0]):
+            rows += _read(db, _READY, {**bind, "part": part})
+        rows += _read(db, _DUE, bind)
+    else:
+        rows += _read(db, _OTHERS[view.state], bind)
+    rows.sort(key=lambda row: row[:2])
+    return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
+
+
+_ONE = _BROWSE_LOG.format(
+    cursor="finished_at", second="seq", walk="id = :id", first="finished_at", order="ASC"
+)
+
+
+def _find(
+    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int]
+) -> list[tuple[tuple[int, int], Entry]]:
+    """One message of the log, by holdfast_log_id."""
+    bind = {"qid": qid, "id": view.id, "since": 0, "until": 2**62, "limit": 1}
+    rows = db.execute(_ONE, bind).fetchall()
+    return [((row[0], row[1]), _entry(row, view)) for row in rows if (row[0], row[1]) > after]
+
+
+def _read(db: sqlite3.Cursor, walks: list[str], bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for walk in walks:
+        if len(rows) < bind["limit"]:
+            rows += db.execute(walk, bind).fetchall()
+    return rows
+
+
+def _entry(row: tuple[Any, ...], view: View) -> Entry:
+    if view.state is State.LOG:
+        finished = read_finished(row, view.queue, 3)
+        return Entry(finished.message, row[2], finished=finished)
+    if view.state is State.LEASED:
+        lease = read_lease(row, view.queue, 3)
+        return Entry(lease.message, row[2], lease)
+    return Entry(read_message(row, view.queue, 7), row[2])

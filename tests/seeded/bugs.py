@@ -1,0 +1,297 @@
+"""Bugs that the suite must catch: each a small change to the source, and where it must show.
+
+When a line named here changes, mend the bug with it; a bug that no longer applies is an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    caught_by: str
+
+
+LIFECYCLE, WORKER, SWEEPER = "lifecycle.py", "worker.py", "sweeper.py"
+STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
+CONNECTIONS = "stores/sqlite/connections.py"
+
+BUGS = [
+    Bug(
+        "one attempt too many",
+        LIFECYCLE,
+        "    if lease.message.attempts >= (rules.max_attempts or 1):\n        reason",
+        "    if lease.message.attempts > (rules.max_attempts or 1):\n        reason",
+        "test_retrying.py",
+    ),
+    Bug(
+        "overdue ones never die",
+        LIFECYCLE,
+        "        if message.attempts >= (rules.max_attempts or 1):\n            move",
+        "        if False:\n            move",
+        "test_overdue.py",
+    ),
+    Bug(
+        "a sweep that does not see an extension",
+        LIFECYCLE,
+        "return msgspec.structs.replace(move, overdue_at=now)",
+        "return move",
+        "test_overdue.py",
+    ),
+    Bug(
+        "a release counts as an attempt",
+        LIFECYCLE,
+        "return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)",
+        "return _back(Verb.RELEASE, lease, now, lease.message.attempts, None)",
+        "test_fencing.py",
+    ),
+    Bug(
+        "a redrive keeps the attempts",
+        LIFECYCLE,
+        "        attempts=0,\n        history=history,",
+        "        attempts=message.attempts,\n        history=history,",
+        "test_dead.py",
+    ),
+    Bug(
+        "dead letters in the order of enqueueing",
+        LIFECYCLE,
+        "        tail=True,\n",
+        "",
+        "test_dead.py",
+    ),
+    Bug(
+        "the queue's policy wins over the message's",
+        LIFECYCLE,
+        "return own.over(policy)",
+        "return policy.over(own)",
+        "test_retrying.py",
+    ),
+    Bug(
+        "an explicit delay is ignored",
+        LIFECYCLE,
+        "if delay is None and rules.backoff is not None:",
+        "if rules.backoff is not None:",
+        "test_retrying.py",
+    ),
+    Bug(
+        "a lease that counts no attempt",
+        STORE,
+        "attempts = attempts + 1, token",
+        "attempts = attempts, token",
+        "test_leasing.py",
+    ),
+    Bug(
+        "the first lease time is overwritten",
+        STORE,
+        "first_leased_at = coalesce(first_leased_at, :now)",
+        "first_leased_at = :now",
+        "test_finishing.py",
+    ),
+    Bug(
+        "priority is not looked at",
+        STORE,
+        "part = %d\nORDER BY lane DESC, place LIMIT :limit",
+        "part = %d\nORDER BY place LIMIT :limit",
+        "test_leasing.py",
+    ),
+    Bug(
+        "due one millisecond late",
+        STORE,
+        "AND available_at <= :now ORDER BY available_at LIMIT",
+        "AND available_at < :now ORDER BY available_at LIMIT",
+        "test_leasing.py",
+    ),
+    Bug(
+        "overdue one millisecond late",
+        STORE,
+        "AND deadline <= ? ORDER BY deadline",
+        "AND deadline < ? ORDER BY deadline",
+        "test_overdue.py",
+    ),
+    Bug(
+        "a repeated enqueue replaces",
+        STORE,
+        "ON CONFLICT DO NOTHING",
+        "ON CONFLICT (home, id) DO UPDATE SET body = excluded.body",
+        "test_enqueueing.py",
+    ),
+    Bug(
+        "a paused queue is leased from",
+        STORE,
+        "return None if paused or not (ready or due)",
+        "return None if not (ready or due)",
+        "test_leasing.py",
+    ),
+    Bug(
+        "the message's own time-out is ignored",
+        STORE,
+        "coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)",
+        ":timeout",
+        "test_overdue.py",
+    ),
+    Bug(
+        "only one partition is leased from",
+        STORE,
+        "ask.partitions or tuple(range(partitions))",
+        "ask.partitions or (0,)",
+        "test_leasing.py",
+    ),
+    Bug(
+        "a claim that anybody may take",
+        STORE,
+        "if held_by != owner and expires_at > now:",
+        "if False:",
+        "test_overdue.py",
+    ),
+    Bug(
+        "a page that shows its last row again",
+        STORE,
+        "{second} > :second",
+        "{second} >= :second",
+        "test_keeping.py",
+    ),
+    Bug(
+        "a spec is overwritten unseen",
+        STORE,
+        "if any(stored.get(spec.name, 0) != spec.revision for spec in specs):",
+        "if False:",
+        "test_keeping.py",
+    ),
+    Bug(
+        "any token will do",
+        SETTLE,
+        "if state != LEASED or token != move.token or id != move.id:",
+        "if state != LEASED or id != move.id:",
+        "test_fencing.py",
+    ),
+    Bug(
+        "a token is good for any message",
+        SETTLE,
+        "if state != LEASED or token != move.token or id != move.id:",
+        "if state != LEASED or token != move.token:",
+        "test_fencing.py",
+    ),
+    Bug(
+        "a settled lease can be settled again",
+        SETTLE,
+        "if state != LEASED or token != move.token or id != move.id:",
+        "if token != move.token or id != move.id:",
+        "test_fencing.py",
+    ),
+    Bug(
+        "a repeated call looks like a lost lease",
+        SETTLE,
+        "return Settled.ALREADY if logged == (move.token, move.verb) else Settled.STALE",
+        "return Settled.STALE",
+        "test_fencing.py",
+    ),
+    Bug(
+        "the log keeps the last finish",
+        SETTLE,
+        "INSERT OR IGNORE INTO holdfast_log",
+        "INSERT OR REPLACE INTO holdfast_log",
+        "test_finishing.py",
+    ),
+    Bug(
+        "leased ones are counted twice",
+        SETTLE,
+        "    counts.add(qid, part, state, -1)\n    counts.add(to, part, new_state)",
+        "    counts.add(to, part, new_state)",
+        "test_counting.py",
+    ),
+    Bug(
+        "a redrive by id wherever it stands",
+        SETTLE,
+        "return state != LEASED and place == move.place",
+        "return state != LEASED",
+        "test_dead.py",
+    ),
+    Bug(
+        "an error in the caller's transaction leaves half a batch",
+        CONNECTIONS,
+        'cursor.execute("ROLLBACK TO holdfast")',
+        "pass",
+        "../tx/test_tx_sqlite.py",
+    ),
+    Bug(
+        "waiters are not told",
+        CONNECTIONS,
+        "if self._waiting and self._moved():",
+        "if False:",
+        "test_leasing.py",
+    ),
+    Bug(
+        "a sweep stops after one batch",
+        SWEEPER,
+        "            swept += step\n",
+        "            return swept + step\n",
+        "test_overdue.py",
+    ),
+    Bug(
+        "a failing tick ends the sweeper",
+        SWEEPER,
+        'logger.exception("sweep failed; trying again in %s ms", self._interval_ms)',
+        "return",
+        "test_overdue.py",
+    ),
+    Bug(
+        "redrive chases what dies again",
+        "redrive.py",
+        "View(dlq, upto=end)",
+        "View(dlq)",
+        "test_dead.py",
+    ),
+    Bug(
+        "acks are dropped when the store is away",
+        WORKER,
+        "                patience.wait(error)\n            if last:",
+        "                group.clear()\n            if last:",
+        "test_handling.py",
+    ),
+    Bug(
+        "leases are not renewed",
+        WORKER,
+        "                self._renew(items)\n",
+        "                pass\n",
+        "test_handling.py",
+    ),
+    Bug(
+        "what never started counts as failed",
+        WORKER,
+        "            return lifecycle.released(lease, now)\n",
+        "            return lifecycle.nacked(lease, [], policy, now, self._at.rng)\n",
+        "test_handling.py",
+    ),
+    Bug(
+        "handlers that succeeded run again",
+        "handlers.py",
+        "if handler.name not in handled]",
+        "]",
+        "test_handling.py",
+    ),
+    Bug(
+        "the backoff starts one step late",
+        "backoff.py",
+        "self.factor ** (attempt - 1)",
+        "self.factor**attempt",
+        "../unit/test_backoff.py",
+    ),
+    Bug(
+        "jitter is forgotten",
+        "backoff.py",
+        "return rng.uniform(0.0, self.raw(attempt))",
+        "return self.raw(attempt)",
+        "test_retrying.py",
+    ),
+    Bug(
+        "NaN goes in as null",
+        "payload.py",
+        "if back != payload:",
+        "if False:",
+        "test_enqueueing.py",
+    ),
+]
