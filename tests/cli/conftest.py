@@ -7,11 +7,13 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -144,23 +146,32 @@ def on_terminal(url: str) -> Callable[..., tuple[str, int]]:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # no locks
         )
         os.close(theirs)
-        shown = _read_all(ours, when, keys)
-        os.close(ours)
-        return shown, process.wait(30)
+        try:
+            return _read_all(ours, when, keys), process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
 
     return run
 
 
 def _read_all(terminal: int, when: str, keys: bytes) -> str:
-    shown = ""
+    shown, typed = "", False
+    until = time.monotonic() + 30
     while True:
-        try:
-            shown += os.read(terminal, 65536).decode()
-        except OSError:  # Linux says EIO when the other end is closed
-            return shown.replace("\r\n", "\n")
-        if keys and when in shown:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                shown += os.read(terminal, 65536).decode()
+            except OSError:  # Linux says EIO when the other end is closed
+                return shown.replace("\r\n", "\n")
+        elif typed and keys == b"\x03":
+            # Python overlooks a Ctrl-C in the instant before it waits for a line. So would you
+            # press it again.
             os.write(terminal, keys)
-            keys = b""
+        if keys and when in shown and not typed:
+            typed = bool(os.write(terminal, keys))
+        assert time.monotonic() < until, f"still running after {shown!r}"
 
 
 @pytest.fixture

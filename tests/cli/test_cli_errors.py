@@ -20,7 +20,7 @@ SCRIPT = Path(sys.executable).parent / "holdfast"
 
 def python(code: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        [sys.executable, "-c", code], check=True, capture_output=True, timeout=60, text=True
     ).stdout
 
 
@@ -30,7 +30,7 @@ def test_version(cli) -> None:
 
 def test_it_is_installed_as_a_command(url: str) -> None:
     for command in ([SCRIPT], [sys.executable, "-m", "holdfast"]):
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+        done = subprocess.run([*command, "--version"], capture_output=True, timeout=60, text=True)
         assert (done.stdout, done.returncode) == (f"holdfast {holdfast.__version__}\n", 0)
 
 
@@ -115,7 +115,10 @@ def test_a_closed_pipe_is_quiet(hf: Holdfast, url: str) -> None:
         read, write = os.pipe()
         os.close(read)  # nobody reads
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *args], stdout=write, stderr=subprocess.PIPE
+            [sys.executable, "-m", "holdfast", *args],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
         )
         os.close(write)
         assert (done.stderr, done.returncode) == (b"", 141)
@@ -147,7 +150,11 @@ def test_plain_where_there_is_no_terminal(hf: Holdfast, url: str) -> None:
     env = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "20"}
     for args in (["peek", "orders"], ["stats"], ["queue", "show", "orders"], ["doctor"]):
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *args], capture_output=True, text=True, env=env
+            [sys.executable, "-m", "holdfast", *args],
+            capture_output=True,
+            timeout=60,
+            text=True,
+            env=env,
         )
         assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
 

@@ -116,7 +116,14 @@ def test_a_waiting_consumer_gets_what_comes(
     queue: Queue, another: Callable[[], Holdfast], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # it must be woken
-    other = another().queue("orders")
+    waiter = another()
+    other, waits, really_wait = waiter.queue("orders"), threading.Event(), waiter.store.wait
+
+    def wait(*args: Any) -> None:
+        waits.set()
+        really_wait(*args)
+
+    monkeypatch.setattr(waiter.store, "wait", wait)
     if how != "enqueue":
         queue.enqueue("x")
     (lease,) = queue.lease() or [None]
@@ -127,6 +134,8 @@ def test_a_waiting_consumer_gets_what_comes(
     got: list[Lease] = []
     waiting = threading.Thread(target=lambda: got.extend(other.lease(wait=600)), daemon=True)
     waiting.start()
+    assert waits.wait(10)
+    threading.Event().wait(0.05)  # by now it has looked, found nothing and gone to sleep
     if how == "enqueue":
         queue.enqueue("x")
     elif how == "resume":
