@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from random import Random
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -25,7 +25,9 @@ from holdfast.queue import Context, Queue
 from holdfast.store import QueueSpec, QueueStats, Store, Subscription
 from holdfast.stores import open_store
 from holdfast.sweeper import Sweeper, Swept
-from holdfast.worker import Executor, Worker
+
+if TYPE_CHECKING:
+    from holdfast.worker import Executor, Worker
 
 PARTITIONS_MAX = 256
 
@@ -155,6 +157,8 @@ class Holdfast:
         sweep: bool = True,
     ) -> Worker:
         """A worker to run in a thread of your own; `work` is this with signals."""
+        from holdfast.worker import Worker  # here: producers need none of what it imports
+
         for name in queues or self._registry.queues():
             self.queue(name)
         return Worker(

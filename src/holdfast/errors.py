@@ -24,6 +24,8 @@ class InvalidArgument(HoldfastError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+        self.index: int | None = None
+        """Of a batch: which item, counted from 0."""
 
     def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, str]]:
         return InvalidArgument, (self.field, self.problem)
@@ -110,10 +112,14 @@ class MissingExtra(HoldfastError, ImportError):
     code = "FAILED_PRECONDITION"
 
 
+SHOWN = 10
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to an error: the known word nearest to `word`, or all of them."""
     words = sorted(known)
     near = get_close_matches(word, words, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known: {', '.join(words)}" if words else "none is known"
+    more = ", ..." if len(words) > SHOWN else ""
+    return f"known: {', '.join(words[:SHOWN])}{more}" if words else "none is known"

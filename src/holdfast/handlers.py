@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import traceback
@@ -15,9 +14,8 @@ from holdfast import payload
 from holdfast.errors import InvalidArgument
 from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
 from holdfast.message import Lease, Message, check_queue_name
-from holdfast.outcome import Fail, Retry
+from holdfast.outcome import RESULT_MAX, Fail, Retry
 from holdfast.policy import positive
-from holdfast.queue import RESULT_MAX
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -181,6 +179,8 @@ def run(handlers: Sequence[Handler], lease: Lease) -> Verdict:
 
 async def run_async(handlers: Sequence[Handler], lease: Lease) -> Verdict:
     """The same on an event loop; plain functions go to a thread."""
+    import asyncio  # here: it costs a third of `import holdfast`
+
     outcomes: list[_Attempt] = []
     for handler in handlers:
         if handler.is_async:
@@ -197,6 +197,8 @@ def _attempt(handler: Handler, lease: Lease) -> _Attempt:
     try:
         result = handler.call(lease)
         if handler.is_async:
+            import asyncio
+
             result = asyncio.run(result)
         return handler, result, None
     except BaseException as error:
@@ -204,6 +206,8 @@ def _attempt(handler: Handler, lease: Lease) -> _Attempt:
 
 
 async def _attempt_async(handler: Handler, lease: Lease) -> _Attempt:
+    import asyncio
+
     try:
         async with asyncio.timeout(handler.time_limit):
             return handler, await handler.call(lease), None

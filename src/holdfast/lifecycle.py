@@ -11,7 +11,16 @@ from random import Random
 
 import msgspec
 
-from holdfast.message import ERRORS_MAX, ErrorInfo, History, Lease, Message, dlq_of, is_dlq
+from holdfast.message import (
+    ERRORS_MAX,
+    ErrorInfo,
+    History,
+    Lease,
+    Message,
+    dlq_of,
+    home_of,
+    is_dlq,
+)
 from holdfast.policy import Policy
 from holdfast.store import Target, Transition, Verb
 
@@ -144,6 +153,7 @@ def replayed(message: Message, id: str, now: int) -> Message:
     return msgspec.structs.replace(
         message,
         id=id,
+        queue=home_of(message.queue),  # a discarded dead letter goes back to where it came from
         enqueued_at=now,
         available_at=now,
         attempts=0,

@@ -11,6 +11,9 @@ from holdfast.errors import InvalidArgument
 from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease
 from holdfast.policy import positive, seconds
 
+RESULT_MAX = 64 * 1024
+"""Bytes that the result of a delivery may have in the log."""
+
 
 class Done(msgspec.Struct, frozen=True):
     """Finished, with a result for the log if there is one."""

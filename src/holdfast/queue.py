@@ -34,7 +34,16 @@ from holdfast.message import (
     is_dlq,
     new_ids,
 )
-from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry, error_info
+from holdfast.outcome import (
+    RESULT_MAX,
+    Done,
+    Extend,
+    Fail,
+    Outcome,
+    Release,
+    Retry,
+    error_info,
+)
 from holdfast.policy import DEFAULTS, Policy, seconds, whole
 from holdfast.store import (
     Enqueued,
@@ -52,7 +61,6 @@ from holdfast.store import (
 LEASE_MAX = 10_000
 HEADERS_MAX = 64 * 1024
 TEXT_MAX = 1024
-RESULT_MAX = 64 * 1024
 WAIT_STEP_S = 5.0
 PAGE = 500
 
@@ -136,17 +144,27 @@ class Queue:
             backoff,
             content_type,
         )
-        return self.enqueue_many([outgoing], within=within)[0]
+        return self._enqueue([outgoing], within)[0]
 
     def enqueue_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
-        """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`."""
+        """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`.
+
+        A bad one is named by the `index` of the error; nothing is stored then.
+        """
         if isinstance(items, str | bytes | Mapping):
             raise InvalidArgument("items", "must be a list of payloads, not one payload")
+        return self._enqueue(list(items), within)
+
+    def _enqueue(self, items: list[Any], within: Any) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
         make = _Maker(spec, self._complete(spec), now)
-        items = list(items)
-        ids = new_ids(len(items), now)
-        messages = [make(item, id) for item, id in zip(items, ids, strict=True)]
+        messages: list[Message] = []
+        try:
+            for item, id in zip(items, new_ids(len(items), now), strict=True):
+                messages.append(make(item, id))
+        except InvalidArgument as error:
+            error.index = len(messages)
+            raise
         answers = self._at.store.enqueue(messages, now, within=within)
         if Enqueued.HELD not in answers:
             return messages

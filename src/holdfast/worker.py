@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import msgspec
@@ -20,9 +21,10 @@ from holdfast.clock import Clock
 from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
 from holdfast.handlers import NO_HANDLER, Handler, Registry, Verdict, run, run_async
 from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, is_dlq
+from holdfast.outcome import RESULT_MAX
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
 from holdfast.process import Child, check_picklable
-from holdfast.queue import RESULT_MAX, Context, Queue
+from holdfast.queue import Context, Queue
 from holdfast.settings import Settings
 from holdfast.store import Settled, Target, Transition, Verb
 from holdfast.sweeper import Sweeper
@@ -95,6 +97,7 @@ class Worker:
         self._until_empty = until_empty
         self._sweeper = Sweeper(context, settings) if sweep else None
 
+        self._asked_to_stop: SimpleQueue[None] = SimpleQueue()
         self._stop = threading.Event()  # lease no more
         self._quit = threading.Event()  # everything is settled, or given up
         self._handing_out = threading.Condition()
@@ -123,8 +126,9 @@ class Worker:
         names = ", ".join(queue.name for queue in self._queues)
         logger.info("working %s with concurrency %d", names, self._concurrency)
         try:
-            while not self._stop.wait(IDLE_S):
-                pass
+            self._asked_to_stop.get()
+            self._stop.set()
+            self._has_room.set()
             logger.info("stopping; %d deliveries in hand", self._unsettled)
             leaser.join()
             clean = self._finish_what_runs()
@@ -140,9 +144,9 @@ class Worker:
         return clean and self._unsettled == 0
 
     def stop(self) -> None:
-        """No new leases; what runs may finish within the grace time."""
-        self._stop.set()
-        self._has_room.set()
+        """No new leases; what runs may finish within the grace time. Also for signal handlers:
+        a SimpleQueue, because setting an event that this very thread waits for may deadlock."""
+        self._asked_to_stop.put(None)
 
     def health(self) -> Health:
         """Whether the store answers and the queues are there; if not, why."""
@@ -204,6 +208,7 @@ class Worker:
             else:
                 self._stop.wait(IDLE_S / 2)
         elif quiet:
+            self._stop.set()
             self.stop()
         else:
             self._has_room.wait(IDLE_S)
@@ -323,8 +328,9 @@ class Worker:
             self._unsettled -= len(group)
         self._settled += len(group)
         self._has_room.set()
+        everything = logger.isEnabledFor(logging.DEBUG)
         for item, move, answer in zip(group, moves, answers, strict=True):
-            if answer is Settled.STALE or move.verb is not Verb.ACK:
+            if everything or answer is Settled.STALE or move.verb is not Verb.ACK:
                 _tell(item, move, answer, now)
 
     def _policy(self, queue: Queue) -> Policy:
@@ -561,6 +567,8 @@ def _tell(item: _Item, move: Transition, answer: Settled, now: int) -> None:
     said = "; ".join(f"{p.code}: {p.message}" for p in verdict.problems) if verdict else ""
     if answer is Settled.STALE:
         logger.warning("%s: lease lost, its outcome (%s) is dropped", what, move.verb)
+    elif move.verb is Verb.ACK:
+        logger.debug("%s: done", what)
     elif move.verb is Verb.RELEASE:
         logger.info("%s: released", what)
     elif is_dlq(move.to_queue):

@@ -86,8 +86,9 @@ def test_a_batch_is_stored_whole(queue: Queue) -> None:
 
 @pytest.mark.promise("LIFE-3")
 def test_a_batch_with_one_bad_message_stores_none(queue: Queue) -> None:
-    with pytest.raises(InvalidArgument, match="priority"):
+    with pytest.raises(InvalidArgument, match="priority") as caught:
         queue.enqueue_many([1, 2, Outgoing(3, priority=10), 4])
+    assert caught.value.index == 2
     assert whereabouts(queue) == {}
 
 

@@ -220,6 +220,17 @@ def test_a_time_range_can_be_replayed(queue: Queue, clock: ManualClock) -> None:
 
 
 @pytest.mark.promise("LOG-5")
+def test_a_discarded_dead_letter_is_replayed_into_its_queue(queue: Queue) -> None:
+    queue.enqueue("x")
+    queue.fail(queue.lease()[0])
+    (look,) = queue.dlq.lease()
+    queue.dlq.ack(look)
+    (fresh,) = queue.dlq.replay(look.id)
+    assert (fresh.queue, fresh.dead_at, fresh.origin) == ("orders", None, look.id)
+    assert whereabouts(queue) == {"ready": [fresh.id]}
+
+
+@pytest.mark.promise("LOG-5")
 def test_a_replay_of_nothing_is_an_error(queue: Queue) -> None:
     with pytest.raises(MessageNotFound):
         queue.replay("01890000-0000-7000-8000-000000000001")
