@@ -10,7 +10,6 @@ from typing import IO, Any
 
 import msgspec
 
-import holdfast
 from holdfast import HoldfastError, InvalidArgument, Message, Outgoing, Queue
 from holdfast.cli.show import count
 from holdfast.payload import JSON
@@ -99,9 +98,8 @@ def _enqueue(
     items = [make(line, template) for line in chunk]
     try:
         return queue.enqueue_many(items)
-    except InvalidArgument:
-        _find_wrong(queue, chunk, items)
-        raise
+    except InvalidArgument as error:
+        raise BadLine(chunk[error.index or 0], str(error)) from error
 
 
 def _from_payload(line: Line, template: Outgoing) -> Outgoing:
@@ -116,18 +114,6 @@ def _from_envelope(line: Line, template: Outgoing) -> Outgoing:
     given = {k: v for k, v in msgspec.structs.asdict(envelope).items() if v is not None}
     given["payload"] = bytes(envelope.payload)
     return msgspec.structs.replace(template, content_type=JSON, **given)
-
-
-def _find_wrong(queue: Queue, chunk: list[Line], items: list[Outgoing]) -> None:
-    """The library checks a batch as a whole. To say which line it refused: the same checks, one
-    by one, on a queue in memory that nobody sees."""
-    with holdfast.connect("memory://", payload_max=queue.policy.payload_max) as stage:
-        there = stage.queue(queue.name)
-        for line, item in zip(chunk, items, strict=True):
-            try:
-                there.enqueue_many([item])
-            except InvalidArgument as error:
-                raise BadLine(line, str(error)) from error
 
 
 def _stopped(error: HoldfastError, chunk: list[Line], so_far: Stored) -> Stopped:

@@ -40,8 +40,35 @@ def write_message(m: Message) -> tuple[Any, ...]:
         None if m.backoff is None else _encode(m.backoff.to_dict()).decode(),
         write_history(m.history),
         m.first_leased_at,
-        m.body,
+        bytearray(m.body),
     )
+
+
+PLAIN_COLUMNS = "part, id, priority, enqueued_at, available_at, attempts, body"
+"""All that a message has which is only a JSON value with a priority."""
+PLAIN_WIDTH = PLAIN_COLUMNS.count(",") + 1
+
+
+def write_plain(m: Message) -> tuple[Any, ...] | None:
+    """The PLAIN_COLUMNS of a message that needs no others, else None.
+
+    Python's sqlite3 takes about 0.6 us for every None, and for bytes (not for a bytearray), that it
+    binds; left out, they cost nothing. Bulk enqueue is a third faster so.
+    """
+    if (
+        m.key is None
+        and m.type is None
+        and m.content_type == JSON
+        and not m.headers
+        and m.ack_timeout is None
+        and m.max_attempts is None
+        and m.backoff is None
+        and m.first_leased_at is None
+        and m.history == NO_HISTORY
+    ):
+        body = bytearray(m.body)
+        return m.partition, m.id, m.priority, m.enqueued_at, m.available_at, m.attempts, body
+    return None
 
 
 def write_history(history: History | None) -> str | None:

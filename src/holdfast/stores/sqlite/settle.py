@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -32,7 +32,13 @@ SELECT seq, qid, ?, ?, id, part, priority, key, type, content_type, headers,
    first_leased_at, leased_at, owner, token, ?, ?, body
 FROM holdfast_message WHERE seq = ?
 """
-FORGET = "DELETE FROM holdfast_message WHERE seq = ?"
+# The same for many that end alike, with no result and no new history: an ack of a whole batch.
+FINISH_ALIKE = (
+    FINISH.replace("coalesce(?, history)", "history")
+    .replace("token, ?, ?, body", "token, ?, NULL, body")
+    .replace("seq = ?", "seq IN (SELECT value FROM json_each(?))")
+)
+FORGET = "DELETE FROM holdfast_message WHERE seq IN (SELECT value FROM json_each(?))"
 EXTEND = "UPDATE holdfast_message SET deadline = ? WHERE seq = ?"
 PUT_BACK = """
 UPDATE holdfast_message SET home = ?, qid = ?, state = ?, lane = ?, place = ?,
@@ -125,8 +131,12 @@ def _seq(db: sqlite3.Cursor, move: Transition) -> int:
 
 
 def _read(db: sqlite3.Cursor, seqs: list[int]) -> dict[int, _Row]:
-    rows = db.execute(FENCE, (msgspec.json.encode(seqs).decode(),))
+    rows = db.execute(FENCE, (_list(seqs),))
     return {row[0]: row for row in rows}
+
+
+def _list(seqs: list[int]) -> str:
+    return msgspec.json.encode(seqs).decode()
 
 
 def _fits(row: _Row, move: Transition) -> bool:
@@ -151,23 +161,37 @@ def _lost(db: sqlite3.Cursor, move: Transition) -> Settled:
 
 
 def _finish(db: sqlite3.Cursor, done: list[_Fitting], now: int, counts: Counts) -> None:
-    logged = [
-        (now, move.status, write_history(move.history), move.verb, move.result, row[0])
-        for move, row in done
-        if move.status is not None
-    ]
+    if not done:
+        return
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    apart: list[tuple[object, ...]] = []
+    for move, row in done:
+        if move.status is None:
+            continue
+        if move.result is None and move.history is None:
+            alike[move.status, move.verb.value].append(row[0])
+        else:
+            history = write_history(move.history)
+            apart.append((now, move.status, history, move.verb.value, move.result, row[0]))
     before = db.connection.total_changes
-    db.executemany(FINISH, logged)
-    ignored = len(logged) - (db.connection.total_changes - before)
-    db.executemany(FORGET, [(row[0],) for _, row in done])
-    for move, (_, _, state, _, _, qid, part, _) in done:
-        counts.add(qid, part, state, -1)
-        counts.add(qid, part, DONE)
-        if move.status is not None:
-            counts.add(qid, part, LOGGED)
-    if ignored:  # an id that was finished before, enqueued again and finished again: rare
+    for (status, verb), seqs in alike.items():
+        db.execute(FINISH_ALIKE, (now, status, verb, _list(seqs)))
+    db.executemany(FINISH, apart)
+    written = db.connection.total_changes - before
+    db.execute(FORGET, (_list([row[0] for _, row in done]),))
+    _count_finished(done, written, counts)
+
+
+def _count_finished(done: list[_Fitting], written: int, counts: Counts) -> None:
+    ended = Counter((row[5], row[6], row[2], move.status is not None) for move, row in done)
+    for (qid, part, state, logged), n in ended.items():
+        counts.add(qid, part, state, -n)
+        counts.add(qid, part, DONE, n)
+        counts.add(qid, part, LOGGED, n if logged else 0)
+        written -= n if logged else 0
+    if written:  # an id that was finished before, enqueued again and finished again: rare
         qid, part = done[0][1][5:7]
-        counts.add(qid, part, LOGGED, -ignored)
+        counts.add(qid, part, LOGGED, written)
 
 
 def _put_back(db: sqlite3.Cursor, move: Transition, row: _Row, now: int, counts: Counts) -> bool:

@@ -7,10 +7,12 @@ whole batch, and an empty queue is noticed by a reader, without asking for the w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,10 +41,13 @@ from holdfast.stores.sqlite import browse, settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
     COLUMNS,
+    PLAIN_COLUMNS,
+    PLAIN_WIDTH,
     WIDTH,
     read_lease,
     read_message,
     write_message,
+    write_plain,
 )
 from holdfast.stores.sqlite.settle import DELAYED, LEASED, LOGGED, READY, Counts, next_number
 
@@ -51,11 +56,15 @@ PROMOTE_MAX = 10_000
 EVENTS_KEPT = 1000
 
 # Index holdfast_message_id. A held id is skipped; which ones is found out only if any was.
-ENQUEUE = f"""
-INSERT INTO holdfast_message (seq, place, home, qid, state, lane, {COLUMNS})
-VALUES ({", ".join("?" * (6 + WIDTH))})
+ENQUEUE = """
+INSERT INTO holdfast_message (seq, place, home, qid, state, lane, {columns})
+VALUES (?, ?, ?, ?, ?, ?, {values})
 ON CONFLICT DO NOTHING
 """
+ENQUEUE_BY_WIDTH = {
+    width + 6: ENQUEUE.format(columns=columns, values=", ".join("?" * width))
+    for columns, width in ((COLUMNS, WIDTH), (PLAIN_COLUMNS, PLAIN_WIDTH))
+}
 
 # Index holdfast_delayed.
 PROMOTE = """
@@ -76,6 +85,7 @@ UPDATE holdfast_message SET
 WHERE seq IN (%s)
 RETURNING lane, place, token, deadline, leased_at, owner, {COLUMNS}
 """
+LEASED_PART = 6  # where `part`, the first of COLUMNS, stands in what LEASE returns
 PICK = """
 SELECT seq, lane, place FROM holdfast_message WHERE qid = :qid AND state = 0 AND part = %d
 ORDER BY lane DESC, place LIMIT :limit
@@ -204,15 +214,16 @@ class SQLiteStore:
                 qid = qids[message.queue]
                 state = READY if message.available_at <= now else DELAYED
                 lane = 0 if qid % 2 else message.priority
-                rows.append((seq, seq, qid // 2, qid, state, lane, *write_message(message)))
-            db.executemany(ENQUEUE, rows)
-            kept = _kept(db, rows)
-            for row in rows:
-                if kept is None or row[0] in kept:
-                    counts.add(row[3], row[6], row[4])
+                columns = write_plain(message) or write_message(message)
+                rows.append((seq, seq, qid // 2, qid, state, lane, *columns))
+            stored = 0
+            for width, run in groupby(rows, len):  # in order: of one id twice, the first is kept
+                stored += db.executemany(ENQUEUE_BY_WIDTH[width], run).rowcount
+            kept = _all_kept(rows) if stored == len(rows) else _kept(db, rows)
+            added = Counter((row[3], row[6], row[4]) for row in rows if row[0] in kept)
+            for (qid, part, state), n in added.items():
+                counts.add(qid, part, state, n)
             counts.write(db)
-        if kept is None:
-            return [Enqueued.STORED] * len(rows)
         return [Enqueued.STORED if row[0] in kept else Enqueued.HELD for row in rows]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
@@ -243,12 +254,11 @@ class SQLiteStore:
                 },
             ).fetchall()
             rows.sort(key=_lane_and_place)  # RETURNING promises no order
-            leases = [read_lease(row, ask.queue, 2) for row in rows]
-            for lease in leases:
-                counts.add(qid, lease.message.partition, READY, -1)
-                counts.add(qid, lease.message.partition, LEASED)
+            for part, n in Counter(row[LEASED_PART] for row in rows).items():
+                counts.add(qid, part, READY, -n)
+                counts.add(qid, part, LEASED, n)
             counts.write(db)
-        return leases
+        return [read_lease(row, ask.queue, 2) for row in rows]
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
@@ -477,14 +487,14 @@ def _must_exist(db: sqlite3.Cursor, queue: str) -> int:
     return row[0]
 
 
-def _kept(db: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> set[int] | None:
-    """The seqs that were stored; None for all of them."""
-    first, last = rows[0][0], rows[-1][0]
-    stored = "SELECT count(*) FROM holdfast_message WHERE seq BETWEEN ? AND ?"
-    if db.execute(stored, (first, last)).fetchone()[0] == len(rows):
-        return None
+def _all_kept(rows: list[tuple[Any, ...]]) -> Container[int]:
+    return range(rows[0][0], rows[-1][0] + 1)
+
+
+def _kept(db: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> Container[int]:
+    """The seqs that were stored: the ids of the others were held."""
     found = "SELECT seq FROM holdfast_message WHERE seq BETWEEN ? AND ?"
-    return {seq for (seq,) in db.execute(found, (first, last))}
+    return {seq for (seq,) in db.execute(found, (rows[0][0], rows[-1][0]))}
 
 
 def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool] | None:
