@@ -44,11 +44,11 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
     parser.add_argument("--store", choices=STORES, default="sqlite")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats, about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, under two minutes")
     parser.add_argument("--only", metavar="NAME", help=f"one of: {', '.join(sqlite.MEASURES)}")
     parser.add_argument("--json", metavar="FILE", help="also write every sample to a file")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
-    parser.add_argument("--profile", action="store_true", help="where a message's time goes")
+    parser.add_argument("--profile", action="store_true", help="show where time goes instead")
     options = parser.parse_args()
     known = STORES[options.store].MEASURES
     if options.only and options.only not in known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench import plot
 from bench.report import RANGE, cells, comparisons, number, verdict
 from bench.results import Result, Run, Target
 
@@ -29,7 +30,11 @@ To our own targets, and to peers on their own terms: what each keeps, and how sa
 
 
 def write(run: Run, docs: Path) -> None:
-    parts = [HEAD, _targets(run), _losses(run)]
+    picture = f"img/bench-{run.store}.svg"
+    rates = [result for result in run.results if result.first("limit")]
+    (docs / "img").mkdir(exist_ok=True)
+    (docs / picture).write_text(plot.bars(rates))
+    parts = [HEAD, f"![Messages a second, logarithmic]({picture})\n", _targets(run), _losses(run)]
     parts += [_result(result) for result in run.results]
     parts += [_parties(run), _machine(run)]
     (docs / "benchmarks.md").write_text("\n".join(parts))

@@ -19,9 +19,10 @@ class Child:
 
     def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        path = os.pathsep.join([os.fspath(ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
             command,
-            env={**os.environ, **(environment or {}), "PYTHONPATH": os.fspath(ROOT)},
+            env={**os.environ, **(environment or {}), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=self._said,
             cwd=ROOT,

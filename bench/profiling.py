@@ -1,4 +1,4 @@
-"""Where a message's time goes: our lease and ack loop, and every thread of our worker."""
+"""Where a message's time goes: in our verbs, and in every thread of our worker."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.contenders import ours
-from bench.timing import fresh
+from bench.timing import fresh, watched
 
 MESSAGES = 20_000
-LINES = 25
+LINES = 20
+JOIN_S = 2.0
 
 
 def show(folder: Path, console: Console) -> None:
-    with fresh(folder) as home:
-        plain = ours.lease_ack_bulk(home, MESSAGES)
-    with fresh(folder) as home:
-        stats = _profiled(lambda: ours.lease_ack_bulk(home, MESSAGES))
-    title = f"Lease and ack, batches of 100: {plain / MESSAGES * 1e6:.1f} µs a message unprofiled"
-    console.print(_table(title, stats))
+    for title, run in (
+        ("Enqueue, batches of 100", ours.enqueue_bulk),
+        ("Lease and ack, batches of 100", ours.lease_ack_bulk),
+    ):
+        with fresh(folder) as home:
+            plain = run(home, MESSAGES)
+        with fresh(folder) as home, watched(profile := cProfile.Profile()):
+            run(home, MESSAGES)
+        console.print(_functions(f"{title}: {_each(plain)} µs a message unprofiled", [profile]))
 
-    with fresh(folder) as home, _threads_counted() as spent:
+    spent: dict[str, float] = defaultdict(float)
+    with fresh(folder) as home, watched(_threads_counted(spent)):
         plain = ours.drain(home, MESSAGES)
-    console.print(_by_thread(plain, spent))
-    with fresh(folder) as home, _threads_profiled() as profiles:
+    console.print(_threads(f"Drain: {_each(plain)} µs a message", spent))
+
+    profiles: list[cProfile.Profile] = []
+    with fresh(folder) as home, watched(_threads_profiled(profiles)):
         ours.drain(home, MESSAGES)
-    merged = pstats.Stats(*profiles)
-    console.print(_table("Drain: all threads together, processor time", merged))
-
-
-def _profiled(work: Callable[[], object]) -> pstats.Stats:
-    profile = cProfile.Profile()
-    profile.runcall(work)
-    return pstats.Stats(profile)
+    title = "Drain: processor time of all threads (profiling weighs on it: read the shares)"
+    console.print(_functions(title, profiles))
 
 
 @contextmanager
-def _threads_counted() -> Iterator[dict[str, float]]:
-    """Processor seconds of every thread that ends inside, by the role in its name."""
-    spent: dict[str, float] = defaultdict(float)
+def _threads_counted(spent: dict[str, float]) -> Iterator[None]:
+    """Adds up the processor seconds of every thread that is started inside, by its name."""
 
     def count(run: Callable[[], None], name: str) -> None:
         run()
         spent[name] += time.thread_time()
 
     with _around_threads(count):
-        yield spent
+        yield
 
 
 @contextmanager
-def _threads_profiled() -> Iterator[list[cProfile.Profile]]:
+def _threads_profiled(profiles: list[cProfile.Profile]) -> Iterator[None]:
     """By processor time: waiting for the interpreter's lock is nobody's cost."""
-    profiles: list[cProfile.Profile] = []
 
     def profile(run: Callable[[], None], name: str) -> None:
         own = cProfile.Profile(time.thread_time)
@@ -68,12 +68,13 @@ def _threads_profiled() -> Iterator[list[cProfile.Profile]]:
         profiles.append(own)
 
     with _around_threads(profile):
-        yield profiles
+        yield
 
 
 @contextmanager
 def _around_threads(wrap: Callable[[Callable[[], None], str], None]) -> Iterator[None]:
     plain = threading.Thread.run
+    before = set(threading.enumerate())
 
     def run(thread: threading.Thread) -> None:
         wrap(lambda: plain(thread), thread.name)
@@ -81,34 +82,43 @@ def _around_threads(wrap: Callable[[Callable[[], None], str], None]) -> Iterator
     threading.Thread.run = run
     try:
         yield
-        time.sleep(1.5)  # the last threads end when they next look
+        for thread in set(threading.enumerate()) - before:
+            thread.join(JOIN_S)
     finally:
         threading.Thread.run = plain
 
 
-def _by_thread(seconds: float, spent: dict[str, float]) -> Table:
-    table = Table(title=f"Drain: {seconds / MESSAGES * 1e6:.1f} µs a message, by thread")
-    table.add_column("threads")
-    table.add_column("processor µs/message", justify="right")
-    for name, cpu in sorted(spent.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{cpu / MESSAGES * 1e6:.2f}")
-    table.add_row("together", f"{sum(spent.values()) / MESSAGES * 1e6:.2f}")
+def _threads(title: str, spent: dict[str, float]) -> Table:
+    table = _table(title, "threads", "processor µs/message")
+    for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+        table.add_row(name, _each(seconds))
+    table.add_row("together", _each(sum(spent.values())))
     return table
 
 
-def _table(title: str, stats: pstats.Stats) -> Table:
+def _functions(title: str, profiles: list[cProfile.Profile]) -> Table:
+    stats: dict[Any, Any] = pstats.Stats(*profiles).stats  # type: ignore[attr-defined]
+    everything = sum(own for _, _, own, _, _ in stats.values())
+    headings = ("calls/message", "own µs/message", "with callees", "own share")
+    table = _table(title, "function", *headings)
+    costliest = sorted(stats.items(), key=lambda item: -item[1][2])
+    for (file, line, name), (_, calls, own, total, _) in costliest[:LINES]:
+        per = f"{calls / MESSAGES:.2f}", _each(own), _each(total), f"{own / everything:.0%}"
+        table.add_row(_where(file, line, name), *per)
+    return table
+
+
+def _table(title: str, first: str, *others: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("function")
-    for heading in ("calls/message", "own µs/message", "with callees"):
+    table.add_column(first)
+    for heading in others:
         table.add_column(heading, justify="right")
-    own_first = sorted(stats.stats.items(), key=lambda item: -item[1][2])  # type: ignore[attr-defined]
-    for (file, line, name), (_, calls, own, total, _) in own_first[:LINES]:
-        per = (calls / MESSAGES, own / MESSAGES * 1e6, total / MESSAGES * 1e6)
-        table.add_row(_where(file, line, name), *(f"{value:.2f}" for value in per))
     return table
+
+
+def _each(seconds: float) -> str:
+    return f"{seconds / MESSAGES * 1e6:.2f}"
 
 
 def _where(file: str, line: int, name: str) -> str:
-    if file == "~":
-        return name
-    return f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
+    return name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"

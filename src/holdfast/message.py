@@ -190,7 +190,7 @@ def home_of(queue: str) -> str:
 # of one process sort in the order in which they were made, also when the clock steps back.
 _ids_lock = threading.Lock()
 _ids_last = (0, 0)
-_LOW_62 = (1 << 62) - 1
+_LOW_62, _LOW_48 = (1 << 62) - 1, (1 << 48) - 1
 
 
 def _forget_last_id() -> None:
@@ -206,15 +206,14 @@ def new_ids(n: int, now: int) -> Iterator[str]:
     global _ids_last
     with _ids_lock:
         ms, tail = _ids_last
+        if now > ms:
+            ms, tail = now, random.getrandbits(73)  # the top bit is room to count
+        time = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
         made: list[str] = []
         for _ in range(n):
-            if now > ms:
-                ms, tail = now, random.getrandbits(73)  # the top bit is room to count
-            else:
-                tail += 1 + random.getrandbits(32)
-            value = (ms << 80) | (7 << 76) | (tail >> 62 << 64) | (2 << 62) | (tail & _LOW_62)
-            h = f"{value:032x}"
-            made.append(f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}")
+            tail += 1 + random.getrandbits(32)
+            low = tail & _LOW_62
+            made.append(f"{time}{tail >> 62:03x}-{low >> 48 | 0x8000:04x}-{low & _LOW_48:012x}")
         _ids_last = (ms, tail)
     return iter(made)
 

@@ -13,13 +13,14 @@ from holdfast.errors import InvalidArgument
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
+_BYTES = (bytes, bytearray)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
 def encode(payload: Any, content_type: str | None, limit: int) -> tuple[bytes, str]:
     """The body and its content type; bytes go as they are, everything else as JSON."""
-    if isinstance(payload, bytes | bytearray):
+    if isinstance(payload, _BYTES):
         body, kind = bytes(payload), content_type or BYTES
         if kind == JSON:
             _must_parse(body)

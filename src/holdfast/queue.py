@@ -241,8 +241,13 @@ class Queue:
         self, items: Iterable[Lease | tuple[Lease, Outcome]], *, within: Any = None
     ) -> list[Settled]:
         """End many leases in one write; a bare lease is acked. One answer per item, in order."""
-        policy, now = self.policy, self._at.clock.now()
-        moves = [self._decide(item, policy, now) for item in items]
+        policy, now, name = self.policy, self._at.clock.now(), self.name
+        moves = [
+            lifecycle.acked(item, policy)
+            if type(item) is Lease and item.message.queue == name
+            else self._decide(item, policy, now)
+            for item in items
+        ]
         return self._at.store.settle(moves, now, within=within)
 
     def _settle_one(self, lease: Lease, outcome: Outcome, within: Any = None) -> Transition:
@@ -400,7 +405,7 @@ class _Maker:
 
     def __call__(self, item: Any, id: str) -> Message:
         if not isinstance(item, Outgoing):
-            item = Outgoing(item)
+            return self._plain(item, id)
         body, content_type = payload.encode(item.payload, item.content_type, self._payload_max)
         own = item.ack_timeout is not None or item.max_attempts is not None or item.backoff
         if own:
@@ -425,6 +430,13 @@ class _Maker:
             item.max_attempts,
             item.backoff,
         )
+
+    def _plain(self, value: Any, id: str) -> Message:
+        """A payload alone: nothing else to check. Most messages of a bulk enqueue are such."""
+        body, content_type = payload.encode(value, None, self._payload_max)
+        spec, now = self._spec, self._now
+        part = lifecycle.partition_of(None, id, spec.partitions)
+        return Message(id, spec.name, part, 0, None, None, body, content_type, {}, now, now, 0)
 
     def _available_at(self, item: Outgoing) -> int:
         if item.delay is None and item.at is None:

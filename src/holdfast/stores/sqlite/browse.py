@@ -6,18 +6,26 @@ import sqlite3
 from typing import Any
 
 from holdfast.store import Entry, State, View
-from holdfast.stores.sqlite.rows import COLUMNS, read_finished, read_lease, read_message
+from holdfast.stores.sqlite.rows import (
+    COLUMNS,
+    LEASED_COLUMNS,
+    read_finished,
+    read_lease,
+    read_message,
+)
 
 # Each page is read in two walks of one index: the rest of the row's own first column, then what
 # lies beyond it. One comparison of both columns would walk the index from its start every time.
 _WALKS = ("{first} = :first AND {second} > :second", "{first} {beyond} :first")
 _BROWSE = f"""
-SELECT {{cursor}}, {{second}}, place, token, deadline, leased_at, owner, {COLUMNS}
-FROM holdfast_message
+SELECT {{cursor}}, {{second}}, place, {COLUMNS} FROM holdfast_message
 WHERE qid = :qid AND {{where}} AND {{walk}}
   AND enqueued_at >= :since AND enqueued_at < :until AND place <= :upto
 ORDER BY {{first}} {{order}}, {{second}} LIMIT :limit
 """
+_BROWSE_LEASED = _BROWSE.replace(COLUMNS, LEASED_COLUMNS).replace(
+    "FROM holdfast_message", "FROM holdfast_message JOIN holdfast_lease USING (lease)"
+)
 _BROWSE_LOG = f"""
 SELECT {{cursor}}, {{second}}, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
 FROM holdfast_log
@@ -44,7 +52,7 @@ _READY = _walks(_BROWSE, "lane", "place", "state = 0 AND part = :part")
 _DUE = _walks(_BROWSE, "lane", "place", f"state = 1 AND {_IS_DUE}")
 _OTHERS = {
     State.DELAYED: _walks(_BROWSE, "available_at", "seq", f"state = 1 AND NOT {_IS_DUE}"),
-    State.LEASED: _walks(_BROWSE, "deadline", "seq", "state = 2"),
+    State.LEASED: _walks(_BROWSE_LEASED, "deadline", "seq", "state = 2"),
     State.LOG: _walks(_BROWSE_LOG, "finished_at", "seq"),
 }
 
@@ -106,4 +114,4 @@ def _entry(row: tuple[Any, ...], view: View) -> Entry:
     if view.state is State.LEASED:
         lease = read_lease(row, view.queue, 3)
         return Entry(lease.message, row[2], lease)
-    return Entry(read_message(row, view.queue, 7), row[2])
+    return Entry(read_message(row, view.queue, 3), row[2])

@@ -21,6 +21,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
+CHECKPOINT_PAGES = 4000
+"""The log file is folded into the database (two fsyncs) when it has grown to this, some 16 MB."""
 POLL_S = 0.01
 """How often one thread per store asks SQLite whether another process has committed."""
 
@@ -46,6 +48,32 @@ class Connections:
                     yield cursor
                 finally:
                     cursor.close()  # ends the read transaction also when rows were left
+
+    @contextmanager
+    def peek(self) -> Generator[sqlite3.Cursor, None, None]:
+        """For a look at one row: the writer if it is idle, else the reader.
+
+        Every commit of the writer empties the reader's cache; the writer's own stays warm, which
+        saves some 40 us before each enqueue, lease and settle.
+        """
+        self._ensure()
+        if not self._write_lock.acquire(blocking=False):
+            with self.read() as cursor:
+                yield cursor
+            return
+        try:
+            if self._writer.in_transaction:  # of this very thread
+                with self.read() as cursor:
+                    yield cursor
+                return
+            with translated(self._path):
+                cursor = self._writer.cursor()
+                try:
+                    yield cursor
+                finally:
+                    cursor.close()
+        finally:
+            self._write_lock.release()
 
     @contextmanager
     def snapshot(self) -> Generator[sqlite3.Cursor, None, None]:
@@ -152,6 +180,7 @@ class Connections:
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             db.execute("PRAGMA temp_store = MEMORY")
             db.execute("PRAGMA cache_size = -32000")
+            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         except BaseException:
             db.close()
             raise

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.backoff import Backoff
 from holdfast.message import NO_HISTORY, Finished, History, Lease, Message
 from holdfast.payload import JSON
+from holdfast.store import LeaseAsk
 
 COLUMNS = (
     "part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts, "
@@ -21,6 +22,13 @@ _encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _history = msgspec.json.Decoder(History).decode
 _backoff = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+LEASED_COLUMNS = (
+    "call || '.' || lease || '.' || seq, deadline, leased_at, owner, "
+    + COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")
+)
+"""What makes a Lease, of holdfast_message joined with holdfast_lease."""
 
 
 def write_message(m: Message) -> tuple[Any, ...]:
@@ -105,8 +113,37 @@ def read_message(row: tuple[Any, ...], queue: str, at: int) -> Message:
     )
 
 
+def take_lease(row: tuple[Any, ...], ask: LeaseAsk, lease: int, now: int) -> Lease:
+    """The lease on a waiting row (its seq, then COLUMNS) that is being leased right now."""
+    (
+        seq, part, id, priority, key, type, content_type, headers, enqueued_at, available_at,
+        attempts, ack_timeout, max_attempts, backoff, history, first_leased_at, body,
+    ) = row  # fmt: skip
+    message = Message(
+        id,
+        ask.queue,
+        part,
+        priority,
+        key,
+        type,
+        body,
+        content_type or JSON,
+        _headers(headers) if headers else {},
+        enqueued_at,
+        available_at,
+        attempts + 1,
+        ack_timeout,
+        max_attempts,
+        Backoff(**_backoff(backoff)) if backoff else None,
+        first_leased_at or now,
+        _history(history) if history else NO_HISTORY,
+    )
+    length = ask.timeout_ms if ack_timeout is None else int(ack_timeout * 1000 + 0.5)
+    return Lease(message, f"{ask.token}.{lease}.{seq}", now + length, now, ask.owner)
+
+
 def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
-    """The lease whose token, deadline, leased_at, owner and COLUMNS start at index `at`."""
+    """The lease whose LEASED_COLUMNS start at index `at`."""
     message = read_message(row, queue, at + 4)
     return Lease(message, row[at], row[at + 1], row[at + 2], row[at + 3])
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.sqlite.rows import write_history
 
+SEQ_MAX = 2**62
 READY, DELAYED, LEASED, DONE, LOGGED = range(5)
 """States of a message, and the columns of holdfast_depth that count them."""
 
 # By primary key: a token ends in the seq of its message.
 FENCE = """
-SELECT seq, token, state, deadline, place, qid, part, id FROM holdfast_message
+SELECT seq, state, deadline, place, qid, part, id, m.lease, call, leased_at FROM holdfast_message m
+LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
 WHERE seq IN (SELECT value FROM json_each(?))
 """
 # Index holdfast_message_id: a transition without a token names a waiting message.
@@ -26,16 +29,16 @@ FINISH = """
 INSERT OR IGNORE INTO holdfast_log
   (seq, qid, finished_at, status, id, part, priority, key, type, content_type, headers,
    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, history,
-   first_leased_at, leased_at, owner, token, verb, result, body)
+   first_leased_at, leased_at, owner, lease, verb, result, body)
 SELECT seq, qid, ?, ?, id, part, priority, key, type, content_type, headers,
    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, coalesce(?, history),
-   first_leased_at, leased_at, owner, token, ?, ?, body
-FROM holdfast_message WHERE seq = ?
+   coalesce(first_leased_at, leased_at), leased_at, owner, lease, ?, ?, body
+FROM holdfast_message JOIN holdfast_lease USING (lease) WHERE seq = ?
 """
 # The same for many that end alike, with no result and no new history: an ack of a whole batch.
 FINISH_ALIKE = (
     FINISH.replace("coalesce(?, history)", "history")
-    .replace("token, ?, ?, body", "token, ?, NULL, body")
+    .replace("lease, ?, ?, body", "lease, ?, NULL, body")
     .replace("seq = ?", "seq IN (SELECT value FROM json_each(?))")
 )
 FORGET = "DELETE FROM holdfast_message WHERE seq IN (SELECT value FROM json_each(?))"
@@ -43,11 +46,13 @@ EXTEND = "UPDATE holdfast_message SET deadline = ? WHERE seq = ?"
 PUT_BACK = """
 UPDATE holdfast_message SET home = ?, qid = ?, state = ?, lane = ?, place = ?,
   available_at = ?, attempts = ?, history = coalesce(?, history), token = ?, verb = ?,
-  deadline = NULL, owner = NULL, batch = NULL
+  first_leased_at = coalesce(first_leased_at, ?), batch = NULL
 WHERE seq = ?
 """
-LAST = "SELECT token, verb FROM holdfast_message WHERE home = ? AND id = ?"
-LAST_LOGGED = "SELECT token, verb FROM holdfast_log WHERE qid = ? AND id = ?"
+LAST = "SELECT token, verb, state FROM holdfast_message WHERE home = ? AND id = ?"
+LAST_LOGGED = "SELECT lease, seq, verb FROM holdfast_log WHERE qid = ? AND id = ?"
+LET_GO = "UPDATE holdfast_lease SET open = open - ? WHERE lease = ?"
+FORGET_LEASE = "DELETE FROM holdfast_lease WHERE lease = ? AND open <= 0"
 
 COUNT = """
 INSERT INTO holdfast_depth VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -70,12 +75,13 @@ class Counts:
 
 
 def settle(db: sqlite3.Cursor, moves: Sequence[Transition], now: int) -> list[Settled]:
-    counts = Counts()
-    answers: list[Settled] = []
+    batch = _Batch(db, now)
     for wave in _waves(moves):
-        answers += _apply(db, wave, now, counts)
-    counts.write(db)
-    return answers
+        batch.apply(wave)
+    batch.counts.write(db)
+    db.executemany(LET_GO, [(n, lease) for lease, n in batch.let_go.items()])
+    db.executemany(FORGET_LEASE, [(lease,) for lease in batch.let_go])
+    return batch.answers
 
 
 def next_number(db: sqlite3.Cursor, name: str, n: int) -> int:
@@ -86,6 +92,9 @@ def next_number(db: sqlite3.Cursor, name: str, n: int) -> int:
 
 def _waves(moves: Sequence[Transition]) -> Iterator[list[Transition]]:
     """Cut where a message comes up again: the second move must see what the first one did."""
+    if len({move.id for move in moves}) == len(moves):
+        yield list(moves)
+        return
     wave: dict[tuple[str, str], Transition] = {}
     for move in moves:
         key = (move.queue, move.id)
@@ -96,137 +105,161 @@ def _waves(moves: Sequence[Transition]) -> Iterator[list[Transition]]:
     yield list(wave.values())
 
 
-def _apply(db: sqlite3.Cursor, moves: list[Transition], now: int, counts: Counts) -> list[Settled]:
-    seqs = [_seq(db, move) for move in moves]
-    rows = _read(db, seqs)
-    answers = [Settled.APPLIED] * len(moves)
-    done: list[_Fitting] = []
-    extended: list[tuple[int, int]] = []
-    for n, (move, seq) in enumerate(zip(moves, seqs, strict=True)):
-        row = rows.get(seq)
-        if row is None or not _fits(row, move):
-            answers[n] = _lost(db, move)
-        elif move.target is Target.DONE:
-            done.append((move, row))
-        elif move.target is Target.LEASED:
-            extended.append((move.deadline, seq))
-        elif not _put_back(db, move, row, now, counts):
-            answers[n] = Settled.STALE
-    _finish(db, done, now, counts)
-    db.executemany(EXTEND, extended)
-    return answers
+# A message as FENCE reads it; the last two are those of the lease that holds it. A plain tuple:
+# this is read for every ack.
+_Row = tuple[Any, ...]
+_SEQ, _STATE, _DEADLINE, _PLACE, _QID, _PART, _ID, _LEASE, _CALL, _LEASED_AT = range(10)
 
 
-_Row = tuple[int, str | None, int, int | None, int, int, int, str]
-_Fitting = tuple[Transition, _Row]
+class _Batch:
+    """The transitions of one call: answers in their order, and what they do to the counts."""
+
+    def __init__(self, db: sqlite3.Cursor, now: int) -> None:
+        self._db = db
+        self._now = now
+        self.counts = Counts()
+        self.answers: list[Settled] = []
+        self.let_go: Counter[int] = Counter()
+        self._calls: dict[str, tuple[str, int]] = {}
+
+    def apply(self, moves: list[Transition]) -> None:
+        """Moves of different messages."""
+        keys = [self._key(move) for move in moves]
+        rows = self._read([seq for _, _, seq in keys])
+        done: list[tuple[Transition, _Row]] = []
+        extended: list[tuple[int, int]] = []
+        for move, (call, lease, seq) in zip(moves, keys, strict=True):
+            row = rows.get(seq)
+            if row is None or not _fits(row, move, call, lease):
+                self.answers.append(self._lost(move, lease, seq))
+                continue
+            if move.target is Target.DONE:
+                done.append((move, row))
+            elif move.target is Target.LEASED:
+                extended.append((move.deadline, seq))
+            elif not self._put_back(move, row):
+                self.answers.append(Settled.STALE)
+                continue
+            self.answers.append(Settled.APPLIED)
+        self._finish(done)
+        self._db.executemany(EXTEND, extended)
+
+    def _key(self, move: Transition) -> tuple[str, int, int]:
+        """What a token says: call, lease and seq. Without a token: the seq of a waiting message."""
+        if move.token is not None:
+            held, _, seq = move.token.rpartition(".")
+            try:
+                call, lease = self._calls.get(held) or self._call(held)
+                return call, lease, int(seq)
+            except ValueError:
+                return "", 0, 0
+        found = self._db.execute(FIND, (self._qid(move.queue) // 2, move.id)).fetchone()
+        return "", 0, found[0] if found else 0
+
+    def _call(self, held: str) -> tuple[str, int]:
+        """The first two parts of a token, remembered: a batch mostly comes from one lease call."""
+        call, lease = held.split(".")
+        self._calls[held] = call, int(lease)
+        return self._calls[held]
+
+    def _read(self, seqs: list[int]) -> dict[int, _Row]:
+        known = [seq for seq in seqs if 0 < seq < SEQ_MAX]
+        return {row[0]: row for row in self._db.execute(FENCE, (_list(known),))}
+
+    def _lost(self, move: Transition, lease: int, seq: int) -> Settled:
+        """Stale, unless the last thing that happened to the message was this very move."""
+        qid = self._qid(move.queue)
+        if move.token is None or qid == 0:
+            return Settled.STALE
+        held = self._db.execute(LAST, (qid // 2, move.id)).fetchone()
+        if held is not None:
+            same = held[:2] == (move.token, move.verb.value) and held[2] != LEASED
+        else:
+            logged = self._db.execute(LAST_LOGGED, (qid, move.id)).fetchone()
+            same = logged == (lease, seq, move.verb.value)
+        return Settled.ALREADY if same else Settled.STALE
+
+    def _finish(self, done: list[tuple[Transition, _Row]]) -> None:
+        if not done:
+            return
+        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+        apart: list[tuple[object, ...]] = []
+        for move, row in done:
+            if move.status is None:
+                continue
+            if move.result is None and move.history is None:
+                alike[move.status, move.verb.value].append(row[_SEQ])
+            else:
+                history = write_history(move.history)
+                end = (self._now, move.status, history, move.verb.value, move.result, row[_SEQ])
+                apart.append(end)
+        before = self._db.connection.total_changes
+        for (status, verb), seqs in alike.items():
+            self._db.execute(FINISH_ALIKE, (self._now, status, verb, _list(seqs)))
+        self._db.executemany(FINISH, apart)
+        written = self._db.connection.total_changes - before
+        self._db.execute(FORGET, (_list([row[_SEQ] for _, row in done]),))
+        self._count_finished(done, written)
+
+    def _count_finished(self, done: list[tuple[Transition, _Row]], written: int) -> None:
+        self.let_go.update([row[_LEASE] for _, row in done])
+        ended = Counter([(row[_QID], row[_PART], move.status is not None) for move, row in done])
+        for (qid, part, logged), n in ended.items():
+            self.counts.add(qid, part, LEASED, -n)
+            self.counts.add(qid, part, DONE, n)
+            self.counts.add(qid, part, LOGGED, n if logged else 0)
+            written -= n if logged else 0
+        if written:  # an id that was finished before, enqueued again and finished again: rare
+            self.counts.add(done[0][1][_QID], done[0][1][_PART], LOGGED, written)
+
+    def _put_back(self, move: Transition, row: _Row) -> bool:
+        seq, was, _, place, qid, part, id, lease, _, leased_at = row
+        to = qid if move.to_queue == move.queue else self._qid(move.to_queue)
+        moves_home = to // 2 != qid // 2
+        if to == 0 or (moves_home and self._db.execute(FIND, (to // 2, id)).fetchone()):
+            return False
+        if move.tail:
+            place = next_number(self._db, "seq", 1)
+        elif to != qid:
+            place = seq
+        state = READY if move.available_at <= self._now else DELAYED
+        self._db.execute(
+            PUT_BACK,
+            (
+                to // 2,
+                to,
+                state,
+                move.lane,
+                place,
+                move.available_at,
+                move.attempts,
+                write_history(move.history),
+                move.token,
+                move.verb.value,
+                leased_at,
+                seq,
+            ),
+        )
+        self.counts.add(qid, part, was, -1)
+        self.counts.add(to, part, state)
+        if was == LEASED:
+            self.let_go[lease] += 1
+        return True
+
+    def _qid(self, queue: str) -> int:
+        """0 for a queue that is gone."""
+        named = "SELECT qid FROM holdfast_queue WHERE name = ?"
+        row = self._db.execute(named, (queue,)).fetchone()
+        return row[0] if row else 0
 
 
-def _seq(db: sqlite3.Cursor, move: Transition) -> int:
-    if move.token is not None:
-        tail = move.token.rpartition(".")[2]
-        return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 19 else 0
-    home = _qid(db, move.queue) // 2
-    found = db.execute(FIND, (home, move.id)).fetchone()
-    return found[0] if found else 0
-
-
-def _read(db: sqlite3.Cursor, seqs: list[int]) -> dict[int, _Row]:
-    rows = db.execute(FENCE, (_list(seqs),))
-    return {row[0]: row for row in rows}
+def _fits(row: _Row, move: Transition, call: str, lease: int) -> bool:
+    if move.token is None:
+        return row[_STATE] != LEASED and row[_PLACE] == move.place
+    if row[_CALL] != call or row[_LEASE] != lease or row[_ID] != move.id:
+        return False  # a message that is not leased has no call
+    return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at
 
 
 def _list(seqs: list[int]) -> str:
     return msgspec.json.encode(seqs).decode()
-
-
-def _fits(row: _Row, move: Transition) -> bool:
-    _, token, state, deadline, place, _, _, id = row
-    if move.token is None:
-        return state != LEASED and place == move.place
-    if state != LEASED or token != move.token or id != move.id:
-        return False
-    return move.overdue_at is None or (deadline or 0) <= move.overdue_at
-
-
-def _lost(db: sqlite3.Cursor, move: Transition) -> Settled:
-    """Stale, unless the last thing that happened to the message was this very move."""
-    qid = _qid(db, move.queue)
-    if move.token is None or qid == 0:
-        return Settled.STALE
-    held = db.execute(LAST, (qid // 2, move.id)).fetchone()
-    if held is not None:
-        return Settled.ALREADY if held == (move.token, move.verb) else Settled.STALE
-    logged = db.execute(LAST_LOGGED, (qid, move.id)).fetchone()
-    return Settled.ALREADY if logged == (move.token, move.verb) else Settled.STALE
-
-
-def _finish(db: sqlite3.Cursor, done: list[_Fitting], now: int, counts: Counts) -> None:
-    if not done:
-        return
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    apart: list[tuple[object, ...]] = []
-    for move, row in done:
-        if move.status is None:
-            continue
-        if move.result is None and move.history is None:
-            alike[move.status, move.verb.value].append(row[0])
-        else:
-            history = write_history(move.history)
-            apart.append((now, move.status, history, move.verb.value, move.result, row[0]))
-    before = db.connection.total_changes
-    for (status, verb), seqs in alike.items():
-        db.execute(FINISH_ALIKE, (now, status, verb, _list(seqs)))
-    db.executemany(FINISH, apart)
-    written = db.connection.total_changes - before
-    db.execute(FORGET, (_list([row[0] for _, row in done]),))
-    _count_finished(done, written, counts)
-
-
-def _count_finished(done: list[_Fitting], written: int, counts: Counts) -> None:
-    ended = Counter((row[5], row[6], row[2], move.status is not None) for move, row in done)
-    for (qid, part, state, logged), n in ended.items():
-        counts.add(qid, part, state, -n)
-        counts.add(qid, part, DONE, n)
-        counts.add(qid, part, LOGGED, n if logged else 0)
-        written -= n if logged else 0
-    if written:  # an id that was finished before, enqueued again and finished again: rare
-        qid, part = done[0][1][5:7]
-        counts.add(qid, part, LOGGED, written)
-
-
-def _put_back(db: sqlite3.Cursor, move: Transition, row: _Row, now: int, counts: Counts) -> bool:
-    seq, _, state, _, place, qid, part, id = row
-    to = qid if move.to_queue == move.queue else _qid(db, move.to_queue)
-    moved_home = to // 2 != qid // 2
-    if to == 0 or (moved_home and db.execute(FIND, (to // 2, id)).fetchone()):
-        return False
-    if move.tail:
-        place = next_number(db, "seq", 1)
-    elif to != qid:
-        place = seq
-    new_state = READY if move.available_at <= now else DELAYED
-    db.execute(
-        PUT_BACK,
-        (
-            to // 2,
-            to,
-            new_state,
-            move.lane,
-            place,
-            move.available_at,
-            move.attempts,
-            write_history(move.history),
-            move.token,
-            move.verb,
-            seq,
-        ),
-    )
-    counts.add(qid, part, state, -1)
-    counts.add(to, part, new_state)
-    return True
-
-
-def _qid(db: sqlite3.Cursor, queue: str) -> int:
-    """0 for a queue that is gone."""
-    row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (queue,)).fetchone()
-    return row[0] if row else 0

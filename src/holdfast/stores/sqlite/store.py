@@ -41,11 +41,13 @@ from holdfast.stores.sqlite import browse, settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
     COLUMNS,
+    LEASED_COLUMNS,
     PLAIN_COLUMNS,
     PLAIN_WIDTH,
     WIDTH,
     read_lease,
     read_message,
+    take_lease,
     write_message,
     write_plain,
 )
@@ -57,12 +59,12 @@ EVENTS_KEPT = 1000
 
 # Index holdfast_message_id. A held id is skipped; which ones is found out only if any was.
 ENQUEUE = """
-INSERT INTO holdfast_message (seq, place, home, qid, state, lane, {columns})
-VALUES (?, ?, ?, ?, ?, ?, {values})
+INSERT INTO holdfast_message (seq, place, lease, home, qid, state, lane, deadline, {columns})
+VALUES (?1, ?1, ?1, ?2 / 2, ?2, ?3, ?4, ?5, {values})
 ON CONFLICT DO NOTHING
 """
 ENQUEUE_BY_WIDTH = {
-    width + 6: ENQUEUE.format(columns=columns, values=", ".join("?" * width))
+    width + 5: ENQUEUE.format(columns=columns, values=", ".join(f"?{n + 6}" for n in range(width)))
     for columns, width in ((COLUMNS, WIDTH), (PLAIN_COLUMNS, PLAIN_WIDTH))
 }
 
@@ -74,22 +76,26 @@ WHERE seq IN (SELECT seq FROM holdfast_message WHERE state = 1 AND qid = :qid
 RETURNING part
 """
 
-# Index holdfast_ready, one ordered walk per partition. The state changes in the same statement
-# that picks, so no two consumers can pick one message.
-LEASE = f"""
-UPDATE holdfast_message SET
-  state = 2, attempts = attempts + 1, token = :token || '.' || seq, verb = NULL,
-  deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout),
-  owner = :owner, batch = :batch, leased_at = :now,
-  first_leased_at = coalesce(first_leased_at, :now)
-WHERE seq IN (%s)
-RETURNING lane, place, token, deadline, leased_at, owner, {COLUMNS}
-"""
-LEASED_PART = 6  # where `part`, the first of COLUMNS, stands in what LEASE returns
-PICK = """
-SELECT seq, lane, place FROM holdfast_message WHERE qid = :qid AND state = 0 AND part = %d
+# Index holdfast_ready, one ordered walk per partition.
+PICK = f"""
+SELECT seq, {COLUMNS} FROM holdfast_message WHERE qid = :qid AND state = 0 AND part = :part
 ORDER BY lane DESC, place LIMIT :limit
 """
+PICK_MANY = f"SELECT seq, {COLUMNS} FROM (%s) ORDER BY lane DESC, place LIMIT :limit"
+PICK_PART = """
+SELECT * FROM (SELECT * FROM holdfast_message WHERE qid = :qid AND state = 0 AND part = %d
+ORDER BY lane DESC, place LIMIT :limit)
+"""
+# By primary key. Picked and taken under one write lock, so no two consumers get one message.
+# Two statements: RETURNING would make SQLite keep every row twice, which costs a third more.
+TAKE = """
+UPDATE holdfast_message SET
+  state = 2, attempts = attempts + 1, lease = :lease, batch = :batch,
+  deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+HOLD = "INSERT INTO holdfast_lease VALUES (?, ?, ?, ?, ?)"
+PART = 1  # where `part` stands in what PICK returns
 
 ANYTHING = """
 SELECT qid, partitions, paused,
@@ -97,6 +103,14 @@ SELECT qid, partitions, paused,
   EXISTS (SELECT 1 FROM holdfast_message m
           WHERE m.qid = q.qid AND m.state = 1 AND m.available_at <= ?)
 FROM holdfast_queue q WHERE name = ?
+"""
+
+# Index holdfast_message_id.
+GET = f"""
+SELECT name, {LEASED_COLUMNS.partition("owner, ")[2]}
+FROM holdfast_message m JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
+LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
+WHERE home = ? AND id IN (SELECT value FROM json_each(?))
 """
 
 # The head of each lane, by holdfast_ready.
@@ -176,7 +190,7 @@ class SQLiteStore:
             return True
 
     def get_queue(self, name: str) -> QueueSpec | None:
-        with self._db.read() as db:
+        with self._db.peek() as db:
             row = db.execute(_SPECS + " WHERE name = ?", (name,)).fetchone()
         return _spec(row) if row else None
 
@@ -198,6 +212,10 @@ class SQLiteStore:
             for qid in qids:
                 for table in ("message", "log", "depth", "queue"):
                     db.execute(f"DELETE FROM holdfast_{table} WHERE qid = ?", (qid,))
+            db.execute(
+                "DELETE FROM holdfast_lease WHERE lease NOT IN "
+                "(SELECT lease FROM holdfast_message WHERE state = 2)"
+            )
             return True
 
     def enqueue(
@@ -215,20 +233,20 @@ class SQLiteStore:
                 state = READY if message.available_at <= now else DELAYED
                 lane = 0 if qid % 2 else message.priority
                 columns = write_plain(message) or write_message(message)
-                rows.append((seq, seq, qid // 2, qid, state, lane, *columns))
+                rows.append((seq, qid, state, lane, message.available_at, *columns))
             stored = 0
             for width, run in groupby(rows, len):  # in order: of one id twice, the first is kept
                 stored += db.executemany(ENQUEUE_BY_WIDTH[width], run).rowcount
             kept = _all_kept(rows) if stored == len(rows) else _kept(db, rows)
-            added = Counter((row[3], row[6], row[4]) for row in rows if row[0] in kept)
+            added = Counter([(row[1], row[5], row[2]) for row in rows if row[0] in kept])
             for (qid, part, state), n in added.items():
                 counts.add(qid, part, state, n)
             counts.write(db)
         return [Enqueued.STORED if row[0] in kept else Enqueued.HELD for row in rows]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        with self._db.read() as reader:
-            if not _anything(reader, ask.queue, now):
+        with self._db.peek() as db:
+            if not _anything(db, ask.queue, now):
                 return []
         with self._writing(quiet=True) as db:
             found = _anything(db, ask.queue, now)
@@ -240,25 +258,22 @@ class SQLiteStore:
                 for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX}):
                     counts.add(qid, part, DELAYED, -1)
                     counts.add(qid, part, READY)
-            statement = _lease_statement(ask.partitions or tuple(range(partitions)))
-            rows = db.execute(
-                statement,
-                {
-                    "qid": qid,
-                    "now": now,
-                    "limit": ask.limit,
-                    "token": ask.token,
-                    "timeout": ask.timeout_ms,
-                    "owner": ask.owner,
-                    "batch": ask.batch,
-                },
-            ).fetchall()
-            rows.sort(key=_lane_and_place)  # RETURNING promises no order
-            for part, n in Counter(row[LEASED_PART] for row in rows).items():
+            rows = _pick(db, qid, ask.partitions or tuple(range(partitions)), ask.limit)
+            lease = next_number(db, "lease", 1)
+            db.execute(HOLD, (lease, ask.token, ask.owner, now, len(rows)))
+            bind: dict[str, Any] = {
+                "lease": lease,
+                "batch": ask.batch,
+                "now": now,
+                "timeout": ask.timeout_ms,
+                "seqs": msgspec.json.encode([row[0] for row in rows]).decode(),
+            }
+            db.execute(TAKE, bind)
+            for part, n in Counter(row[PART] for row in rows).items():
                 counts.add(qid, part, READY, -n)
                 counts.add(qid, part, LEASED, n)
             counts.write(db)
-        return [read_lease(row, ask.queue, 2) for row in rows]
+        return [take_lease(row, ask, lease, now) for row in rows]
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
@@ -270,7 +285,7 @@ class SQLiteStore:
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT token, deadline, leased_at, owner, {COLUMNS} FROM holdfast_message "
+                f"SELECT {LEASED_COLUMNS} FROM holdfast_message JOIN holdfast_lease USING (lease) "
                 "WHERE qid = ? AND state = 2 AND deadline <= ? ORDER BY deadline, seq LIMIT ?",
                 (_must_exist(db, queue), now, limit),
             ).fetchall()
@@ -279,8 +294,9 @@ class SQLiteStore:
     def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT q.name, token, deadline, leased_at, owner, {_of('m')} "
-                "FROM holdfast_message m JOIN holdfast_queue q USING (qid) "
+                f"SELECT name, {LEASED_COLUMNS} FROM holdfast_message "
+                "JOIN holdfast_lease USING (lease) "
+                "JOIN (SELECT qid, name FROM holdfast_queue) USING (qid) "
                 "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
                 (batch, after or "", limit),
             ).fetchall()
@@ -297,10 +313,7 @@ class SQLiteStore:
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT q.name, {_of('m')} FROM holdfast_message m "
-                "JOIN holdfast_queue q USING (qid) WHERE m.home = ? "
-                "AND id IN (SELECT value FROM json_each(?))",
-                (_must_exist(db, queue) // 2, msgspec.json.encode(list(ids)).decode()),
+                GET, (_must_exist(db, queue) // 2, msgspec.json.encode(list(ids)).decode())
             ).fetchall()
         return [read_message(row, row[0], 1) for row in rows]
 
@@ -506,16 +519,17 @@ def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool]
     return None if paused or not (ready or due) else (qid, partitions, bool(due))
 
 
+def _pick(
+    db: sqlite3.Cursor, qid: int, partitions: tuple[int, ...], limit: int
+) -> list[tuple[Any, ...]]:
+    bind = {"qid": qid, "limit": limit, "part": partitions[0]}
+    statement = PICK if len(partitions) == 1 else _pick_many(partitions)
+    return db.execute(statement, bind).fetchall()
+
+
 @lru_cache(maxsize=256)
-def _lease_statement(partitions: tuple[int, ...]) -> str:
-    if len(partitions) == 1:
-        return LEASE % f"SELECT seq FROM ({PICK % partitions[0]})"
-    lanes = " UNION ALL ".join(f"SELECT * FROM ({PICK % part})" for part in partitions)
-    return LEASE % f"SELECT seq FROM ({lanes}) ORDER BY lane DESC, place LIMIT :limit"
-
-
-def _lane_and_place(row: tuple[Any, ...]) -> tuple[int, int]:
-    return -row[0], row[1]
+def _pick_many(partitions: tuple[int, ...]) -> str:
+    return PICK_MANY % " UNION ALL ".join(PICK_PART % part for part in partitions)
 
 
 def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:
@@ -547,7 +561,3 @@ def _depth(db: sqlite3.Cursor, qid: int) -> tuple[int, int, int, int]:
         "coalesce(sum(done), 0) FROM holdfast_depth WHERE qid = ?",
         (qid,),
     ).fetchone()
-
-
-def _of(table: str) -> str:
-    return ", ".join(f"{table}.{column}" for column in COLUMNS.split(", "))

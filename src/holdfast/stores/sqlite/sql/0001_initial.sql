@@ -5,7 +5,7 @@ CREATE TABLE holdfast_meta (
   value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-INSERT INTO holdfast_meta VALUES ('seq', 0), ('home', 0);
+INSERT INTO holdfast_meta VALUES ('seq', 0), ('home', 0), ('lease', 0);
 
 -- qid = 2 * home, plus 1 for the dead-letter queue. An id lives once per home.
 CREATE TABLE holdfast_queue (
@@ -20,7 +20,9 @@ CREATE TABLE holdfast_queue (
 
 -- state: 0 ready, 1 delayed, 2 leased. seq: order of acceptance, never used twice.
 -- place: position in line; the seq, except in a dead-letter queue, where it is the order of dying.
--- token and verb stay after a lease ended, to know a repeated call.
+-- lease and deadline count while it is leased; before, they hold numbers of the same length, so that
+-- leasing does not make the row grow. token and verb say how the last lease ended, to know a
+-- repeated call.
 CREATE TABLE holdfast_message (
   seq             INTEGER PRIMARY KEY,
   home            INTEGER NOT NULL,
@@ -31,6 +33,8 @@ CREATE TABLE holdfast_message (
   place           INTEGER NOT NULL,
   available_at    INTEGER NOT NULL,
   attempts        INTEGER NOT NULL,
+  lease           INTEGER NOT NULL,
+  deadline        INTEGER NOT NULL,
   id              TEXT NOT NULL,
   priority        INTEGER NOT NULL,
   key             TEXT,
@@ -43,9 +47,6 @@ CREATE TABLE holdfast_message (
   backoff         TEXT,
   history         TEXT,
   first_leased_at INTEGER,
-  leased_at       INTEGER,
-  deadline        INTEGER,
-  owner           TEXT,
   token           TEXT,
   verb            TEXT,
   batch           TEXT,
@@ -57,6 +58,15 @@ CREATE INDEX holdfast_ready ON holdfast_message (qid, part, lane DESC, place) WH
 CREATE INDEX holdfast_delayed ON holdfast_message (qid, available_at) WHERE state = 1;
 CREATE INDEX holdfast_leased ON holdfast_message (qid, deadline) WHERE state = 2;
 CREATE INDEX holdfast_batch ON holdfast_message (batch, id) WHERE batch IS NOT NULL;
+
+-- One row for all messages of a lease call. A token is call.lease.seq. open: how many it still holds.
+CREATE TABLE holdfast_lease (
+  lease     INTEGER PRIMARY KEY,
+  call      TEXT NOT NULL,
+  owner     TEXT NOT NULL,
+  leased_at INTEGER NOT NULL,
+  open      INTEGER NOT NULL
+);
 
 CREATE TABLE holdfast_log (
   seq             INTEGER PRIMARY KEY,
@@ -80,7 +90,7 @@ CREATE TABLE holdfast_log (
   first_leased_at INTEGER,
   leased_at       INTEGER,
   owner           TEXT,
-  token           TEXT,
+  lease           INTEGER,
   verb            TEXT,
   result          BLOB,
   body            BLOB NOT NULL
