@@ -13,8 +13,8 @@ HEAD = """\
 
 Written by `script/bench --write`; do not edit. Holdfast runs beside the hand-written limit of its
 store (the same database, driven by the least code that hands out each message once) and beside
-its peers: in one run, one after the other in turn, each on a fresh file. Read the ratios; the
-absolute figures are those of one shared machine at one hour.
+its peers: in one run, one after the other in turn, each on a fresh file. Read the ratios (of each
+repeat, then the median); the absolute figures are those of one shared machine at one hour.
 
     script/bench            # everything, a few minutes
     script/bench --quick    # fewer repeats

@@ -80,10 +80,13 @@ class Result(msgspec.Struct, frozen=True):
         return [row for row in found if row.acks or not acks]
 
     def ratio(self, row: Row, to: Row | None) -> float | None:
-        """How many times as good: over 1 is better than `to`, whichever way the unit counts."""
-        if to is None or not to.median or not row.median:
+        """How many times as good: over 1 is better than `to`, whichever way the unit counts.
+
+        Repeat by repeat, then the median: what ran within the same seconds had the same machine.
+        """
+        if to is None or not all(to.samples) or not all(row.samples):
             return None
-        times = row.median / to.median
+        times = median(a / b for a, b in zip(row.samples, to.samples, strict=True))
         return times if self.more_is_better or self.compare_to else 1 / times
 
 

@@ -63,6 +63,12 @@ def batches(items: list[Any], size: int = BATCH) -> list[list[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
+def rotated(items: list[Any], by: int) -> list[Any]:
+    """The same in another order: nobody always runs after the same neighbour."""
+    cut = by % len(items)
+    return items[cut:] + items[:cut]
+
+
 @contextmanager
 def fresh(parent: Path) -> Iterator[Path]:
     """A folder of its own on the disk that is measured, gone afterwards."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.results import Result, Row, Target, Who
-from bench.timing import fresh
+from bench.timing import fresh, rotated
 
 Tell = Callable[[str], None]
 
@@ -35,7 +35,7 @@ def compare(
 ) -> Result:
     rates: dict[str, list[float]] = {entrant.who.name: [] for entrant in entrants}
     for repeat in range(-1, repeats):  # the first round only warms up
-        for entrant in _rotated(entrants, repeat):
+        for entrant in rotated(entrants, repeat):
             tell(f"{_round(repeat, repeats)}: {entrant.who.name}")
             n = entrant.n if repeat >= 0 else max(100, entrant.n // 10)
             with fresh(folder) as home:
@@ -48,12 +48,6 @@ def compare(
     ]
     result = Result(name, title, "messages/s", rows)
     return msgspec.structs.replace(result, targets=judge(result))
-
-
-def _rotated(entrants: list[Entrant], by: int) -> list[Entrant]:
-    """Nobody always runs after the same neighbour."""
-    cut = by % len(entrants)
-    return entrants[cut:] + entrants[:cut]
 
 
 def _round(repeat: int, repeats: int) -> str:

@@ -96,7 +96,7 @@ def idle(folder: Path, tell: Tell) -> Result:
         Row(setup.who.name, setup.who.kind, [percent], f"over {seconds:.0f} s")
         for setup, percent in zip(SETUPS, percents, strict=True)
     ]
-    target = Target("an idle worker, percent of a core", percents[0], 2.0, False, "%")
+    target = Target("An idle worker, share of a core", percents[0], 2.0, False, "%")
     title = "An idle worker process"
     return Result("idle", title, "% of a core", rows, [target], more_is_better=False)
 
