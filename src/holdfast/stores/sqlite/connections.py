@@ -23,8 +23,9 @@ from holdfast.errors import (
 
 CHECKPOINT_PAGES = 4000
 """The log file is folded into the database (two fsyncs) when it has grown to this, some 16 MB."""
-POLL_S = 0.01
-"""How often one thread per store asks SQLite whether another process has committed."""
+POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.01, 0.03, 1.0
+"""How often one thread per store asks SQLite whether another process has committed; and how often
+when nobody has for a while."""
 
 
 class Connections:
@@ -257,19 +258,22 @@ class _Watcher:
                 self._db = None
 
     def _poll(self) -> None:
-        idle = 0
+        moved = waited = clock.monotonic()
         while True:
+            now = clock.monotonic()
             with self._news:
                 if self._stopped:
                     return
-                idle = 0 if self._waiting else idle + 1
-                if idle * POLL_S > 1.0:  # nobody waits: the next watch() starts a new thread
+                if self._waiting:
+                    waited = now
+                elif now - waited > IDLE_AFTER_S:  # the next watch() starts a new thread
                     self._thread = None
                     return
                 if self._waiting and self._moved():
+                    moved = now
                     self._generation += 1
                     self._news.notify_all()
-            clock.sleep(POLL_S)
+            clock.sleep(POLL_S if now - moved < IDLE_AFTER_S else IDLE_POLL_S)
 
     def _moved(self) -> bool:
         version = self._data_version()
