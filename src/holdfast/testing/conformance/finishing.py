@@ -32,6 +32,9 @@ def test_an_ack_moves_the_message_to_the_log(queue: Queue, clock: ManualClock) -
     queue.nack(queue.lease(owner="a")[0], "once", delay=1)
     first = clock.now()
     clock.advance(1)
+    queue.release(queue.lease(owner="x")[0])
+    released = clock.now()
+    clock.advance(1)
     (lease,) = queue.lease(owner="b")
     last = clock.now()
     clock.advance(1)
@@ -49,7 +52,7 @@ def test_an_ack_moves_the_message_to_the_log(queue: Queue, clock: ManualClock) -
                 content_type="application/json",
                 headers={"h": "v"},
                 enqueued_at=enqueued,
-                available_at=last,
+                available_at=released,
                 attempts=2,
                 first_leased_at=first,
                 history=History(errors=(ErrorInfo("once", "ERROR", first, 1, "a"),), delay=None),
