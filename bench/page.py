@@ -61,7 +61,8 @@ def _beaten(result: Result) -> list[str]:
     lines: list[str] = []
     for row in (row for row in result.rows if row.kind == "ours"):
         for peer in result.peers(row.group):
-            if (result.ratio(row, peer) or 1.0) < 1.0:
+            more = peer.median > row.median
+            if more == result.more_is_better and peer.median != row.median:
                 figures = f"{number(row.median)} against {number(peer.median)} {result.unit}"
                 lines.append(f"- {result.title}: {peer.name} is better, {figures}.")
     return lines

@@ -60,7 +60,7 @@ def verdict(target: Target) -> tuple[str, str, str]:
     """The figure, the bound, and whether it was met."""
     sign = "at least" if target.at_least else "at most"
     unit = " %" if target.unit == "%" else target.unit
-    figure, bound = f"{target.figure:.2f}{unit}", f"{sign} {target.bound:g}{unit}"
+    figure, bound = f"{target.figure:.3g}{unit}", f"{sign} {target.bound:g}{unit}"
     return figure, bound, "met" if target.met else "MISSED"
 
 

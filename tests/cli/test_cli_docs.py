@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 VARYING = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "TIME"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
-    (r"\b[0-9a-f]{16}\.\d+", "TOKEN"),
+    (r"\b[0-9a-f]{16}\.\d+\.\d+", "TOKEN"),
     (r"\b\d{13}\b", "MS"),
     (r'"oldest_age_ms":\d+', '"oldest_age_ms":N'),
     (r"[\w.-]+:\d+:[0-9a-f]{6}", "WORKER"),

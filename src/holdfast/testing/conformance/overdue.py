@@ -78,8 +78,12 @@ def test_the_nearest_time_out_holds(store: Store, clock: ManualClock) -> None:
     for queue in (plain, own):
         queue.enqueue("default")
         queue.enqueue("message", ack_timeout=2.5)
-    lengths = [[lease.deadline - clock.now() for lease in queue.lease(2)] for queue in (plain, own)]
-    assert lengths == [[30_000, 2500], [50_000, 2500]]
+    for queue, wanted in ((plain, {30_000, 2500}), (own, {50_000, 2500})):
+        assert {lease.deadline - clock.now() for lease in queue.lease(2)} == wanted
+        stored = [entry.lease for entry in queue.browse("leased")]
+        assert {lease.deadline - clock.now() for lease in stored if lease} == wanted
+    clock.advance(2.5)
+    assert hf.sweep() == Swept(requeued=2)
 
 
 @pytest.mark.promise("OVERDUE-4")
