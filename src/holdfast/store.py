@@ -248,8 +248,8 @@ class Store(Protocol):
         """Leases with deadline <= now, oldest deadline first, read from the deadline index."""
         ...
 
-    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
-        """What a batch name holds, by id; `after` is the last id of the page before."""
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        """What a batch name holds of a queue, by id; `after` is the last id of the page before."""
         ...
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:

@@ -200,7 +200,8 @@ class SideBySide(RuleBasedStateMachine):
             view: [(e.message, e.lease and _shown(e.lease), e.finished) for e in entries]
             for view, entries in self.rows.items()
         }
-        return shown, self.counts, [_shown(lease) for lease in hf.store.leased("s", None, 100)]
+        batches = [hf.store.leased(name, "s", None, 100) for name in QUEUES]
+        return shown, self.counts, [[_shown(lease) for lease in batch] for batch in batches]
 
     def nothing_is_lost_or_doubled(self) -> None:
         now = self.clock.now()

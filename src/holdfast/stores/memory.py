@@ -257,9 +257,9 @@ class MemoryStore:
             late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
             return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
 
-    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._lock:
-            rows = [r for r in self._state.rows.values() if r.batch == batch and r.lease]
+            rows = [row for row in self._held(queue) if row.batch == batch]
             held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
             return [lease for lease in held if lease.id > (after or "")][:limit]
 

@@ -23,9 +23,9 @@ from holdfast.errors import (
 
 CHECKPOINT_PAGES = 4000
 """The log file is folded into the database (two fsyncs) when it has grown to this, some 16 MB."""
-POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.01, 0.03, 1.0
-"""How often one thread per store asks SQLite whether another process has committed; and how often
-when nobody has for a while."""
+POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.002, 0.03, 1.0
+"""How often one thread per store asks SQLite whether another process has committed: at once after
+somebody has, then less and less often."""
 
 
 class Connections:
@@ -57,24 +57,20 @@ class Connections:
         Every commit of the writer empties the reader's cache; the writer's own stays warm, which
         saves some 40 us before each enqueue, lease and settle.
         """
-        self._ensure()
-        if not self._write_lock.acquire(blocking=False):
-            with self.read() as cursor:
-                yield cursor
-            return
-        try:
-            if self._writer.in_transaction:  # of this very thread
+        with translated(self._path):
+            self._ensure()
+            if not self._write_lock.acquire(blocking=False):
                 with self.read() as cursor:
                     yield cursor
                 return
-            with translated(self._path):
+            try:
                 cursor = self._writer.cursor()
                 try:
                     yield cursor
                 finally:
                     cursor.close()
-        finally:
-            self._write_lock.release()
+            finally:
+                self._write_lock.release()
 
     @contextmanager
     def snapshot(self) -> Generator[sqlite3.Cursor, None, None]:
@@ -258,7 +254,7 @@ class _Watcher:
                 self._db = None
 
     def _poll(self) -> None:
-        moved = waited = clock.monotonic()
+        waited, pause = clock.monotonic(), POLL_S
         while True:
             now = clock.monotonic()
             with self._news:
@@ -269,11 +265,12 @@ class _Watcher:
                 elif now - waited > IDLE_AFTER_S:  # the next watch() starts a new thread
                     self._thread = None
                     return
+                pause = min(pause * 1.1, IDLE_POLL_S)
                 if self._waiting and self._moved():
-                    moved = now
+                    pause = POLL_S
                     self._generation += 1
                     self._news.notify_all()
-            clock.sleep(POLL_S if now - moved < IDLE_AFTER_S else IDLE_POLL_S)
+            clock.sleep(pause)
 
     def _moved(self) -> bool:
         version = self._data_version()

@@ -86,12 +86,18 @@ def write_history(history: History | None) -> str | None:
     return _encode(history).decode()
 
 
-def read_message(row: tuple[Any, ...], queue: str, at: int) -> Message:
-    """The message whose COLUMNS start at index `at` of a row."""
+def read_message(
+    row: tuple[Any, ...], queue: str, at: int, leasing_at: int | None = None
+) -> Message:
+    """The message whose COLUMNS start at index `at` of a row; one that is being leased right now
+    has one attempt more, and this as its first lease if there was none before."""
     (
         part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
         ack_timeout, max_attempts, backoff, history, first_leased_at, body,
     ) = row[at : at + WIDTH]  # fmt: skip
+    if leasing_at is not None:
+        attempts += 1
+        first_leased_at = first_leased_at or leasing_at
     return Message(
         id,
         queue,
@@ -115,31 +121,10 @@ def read_message(row: tuple[Any, ...], queue: str, at: int) -> Message:
 
 def take_lease(row: tuple[Any, ...], ask: LeaseAsk, lease: int, now: int) -> Lease:
     """The lease on a waiting row (its seq, then COLUMNS) that is being leased right now."""
-    (
-        seq, part, id, priority, key, type, content_type, headers, enqueued_at, available_at,
-        attempts, ack_timeout, max_attempts, backoff, history, first_leased_at, body,
-    ) = row  # fmt: skip
-    message = Message(
-        id,
-        ask.queue,
-        part,
-        priority,
-        key,
-        type,
-        body,
-        content_type or JSON,
-        _headers(headers) if headers else {},
-        enqueued_at,
-        available_at,
-        attempts + 1,
-        ack_timeout,
-        max_attempts,
-        Backoff(**_backoff(backoff)) if backoff else None,
-        first_leased_at or now,
-        _history(history) if history else NO_HISTORY,
-    )
-    length = ask.timeout_ms if ack_timeout is None else int(ack_timeout * 1000 + 0.5)
-    return Lease(message, f"{ask.token}.{lease}.{seq}", now + length, now, ask.owner)
+    message = read_message(row, ask.queue, 1, now)
+    own = message.ack_timeout
+    length = ask.timeout_ms if own is None else int(own * 1000 + 0.5)  # as TAKE rounds it
+    return Lease(message, f"{ask.token}.{lease}.{row[0]}", now + length, now, ask.owner)
 
 
 def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:

@@ -291,16 +291,14 @@ class SQLiteStore:
             ).fetchall()
         return [read_lease(row, queue, 0) for row in rows]
 
-    def leased(self, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT name, {LEASED_COLUMNS} FROM holdfast_message "
-                "JOIN holdfast_lease USING (lease) "
-                "JOIN (SELECT qid, name FROM holdfast_queue) USING (qid) "
-                "WHERE batch = ? AND id > ? ORDER BY id LIMIT ?",
-                (batch, after or "", limit),
+                f"SELECT {LEASED_COLUMNS} FROM holdfast_message JOIN holdfast_lease USING (lease) "
+                "WHERE batch = ? AND qid = ? AND id > ? ORDER BY id LIMIT ?",
+                (batch, _must_exist(db, queue), after or "", limit),
             ).fetchall()
-        return [read_lease(row, row[0], 1) for row in rows]
+        return [read_lease(row, queue, 0) for row in rows]
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._db.snapshot() as db:

@@ -85,14 +85,19 @@ def test_a_batch_can_be_read_again_by_its_name(queue: Queue, hf: Holdfast) -> No
     mine = queue.lease(6, batch="run-1")
     queue.lease(2, batch="run-2")
     by_id = sorted(mine, key=lambda lease: lease.id)
-    assert hf.store.leased("run-1", None, 100) == by_id
-    assert hf.store.leased("run-1", by_id[3].id, 100) == by_id[4:]
-    assert hf.store.leased("run-1", None, 2) == by_id[:2]
+    assert hf.store.leased("orders", "run-1", None, 100) == by_id
+    assert hf.store.leased("orders", "run-1", by_id[3].id, 100) == by_id[4:]
+    assert hf.store.leased("orders", "run-1", None, 2) == by_id[:2]
     queue.settle(mine[:3])
     queue.release(mine[3])
     left = sorted(mine[4:], key=lambda lease: lease.id)
-    assert hf.store.leased("run-1", None, 100) == left
-    assert hf.store.leased("nobody", None, 100) == []
+    assert hf.store.leased("orders", "run-1", None, 100) == left
+    assert hf.store.leased("orders", "nobody", None, 100) == []
+    other = hf.queue("bills")
+    other.enqueue("the same id in another queue", id=left[0].id)
+    (theirs,) = other.lease(batch="run-1")
+    assert hf.store.leased("orders", "run-1", None, 100) == left
+    assert hf.store.leased("bills", "run-1", None, 100) == [theirs]
 
 
 def test_a_spec_is_written_only_over_the_one_that_was_read(

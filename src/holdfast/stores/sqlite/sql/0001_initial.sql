@@ -57,7 +57,7 @@ CREATE UNIQUE INDEX holdfast_message_id ON holdfast_message (home, id);
 CREATE INDEX holdfast_ready ON holdfast_message (qid, part, lane DESC, place) WHERE state = 0;
 CREATE INDEX holdfast_delayed ON holdfast_message (qid, available_at) WHERE state = 1;
 CREATE INDEX holdfast_leased ON holdfast_message (qid, deadline) WHERE state = 2;
-CREATE INDEX holdfast_batch ON holdfast_message (batch, id) WHERE batch IS NOT NULL;
+CREATE INDEX holdfast_batch ON holdfast_message (batch, qid, id) WHERE batch IS NOT NULL;
 
 -- One row for all messages of a lease call. A token is call.lease.seq. open: how many it still holds.
 CREATE TABLE holdfast_lease (
