@@ -53,12 +53,11 @@ class Health(msgspec.Struct, frozen=True):
 class _Item:
     """One delivery on its way through the worker."""
 
-    __slots__ = ("deadline", "lease", "started", "verdict")
+    __slots__ = ("deadline", "lease", "verdict")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.deadline = lease.deadline
-        self.started = False
         self.verdict: Verdict | None = None
         """What came of it; None for one that never started: it is given back."""
 
@@ -240,7 +239,6 @@ class Worker:
     def _handle_loop(self) -> None:
         child = Child(self._registry.all()) if self._in_processes else None
         while (item := self._take()) is not None:
-            item.started = True
             item.verdict = self._handle(item.lease, child)
             self._finish(item)
         if child is not None:
@@ -271,7 +269,6 @@ class Worker:
         return child.run(lease, sum(known) if len(known) == len(limits) else None)
 
     async def _handle_async(self, item: _Item) -> None:
-        item.started = True
         handlers = self._registry.due(item.lease.message)
         if handlers:
             item.verdict = await run_async(handlers, item.lease)
