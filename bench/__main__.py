@@ -15,13 +15,15 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import machine, page, profiling, report, sqlite
+from bench import machine, page, postgres, profiling, report, sqlite
+from bench.plan import Setting
 from bench.processes import ROOT
 from bench.results import Result, Run
 from bench.timing import BATCH, PAYLOAD_BYTES
 
-STORES = {"sqlite": sqlite}
+STORES = {"sqlite": sqlite, "postgres": postgres}
 REPEATS, QUICK_REPEATS = 5, 2
+HOLD_S, QUICK_HOLD_S = 180.0, 20.0
 
 
 def main() -> None:
@@ -30,31 +32,39 @@ def main() -> None:
     logging.getLogger("huey").setLevel(logging.ERROR)
     with _folder() as folder:
         if options.profile:
-            profiling.show(folder, console)
+            plan = STORES[options.store]
+            with plan.stage(folder) as (fresh, _):
+                profiling.show(plan.OURS, fresh, console)
             return
         run = _run(options, folder)
     report.show(run, console)
     if options.json:
         Path(options.json).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
     if options.write:
-        page.write(run, ROOT / "docs")
-        console.print(f"written: {ROOT / 'docs' / 'benchmarks.md'}")
+        console.print(f"written: {page.write(run, ROOT / 'docs')}")
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
     parser.add_argument("--store", choices=STORES, default="sqlite")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, under two minutes")
-    parser.add_argument("--only", metavar="NAME", help=f"one of: {', '.join(sqlite.MEASURES)}")
+    names = dict.fromkeys(name for plan in STORES.values() for name in plan.MEASURES)
+    parser.add_argument("--only", metavar="NAME", help=f"of the store: {', '.join(names)}")
+    parser.add_argument(
+        "--hold",
+        metavar="SECONDS",
+        type=float,
+        help=f"load beside a transaction held open, {HOLD_S:.0f}; --quick {QUICK_HOLD_S:.0f}",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write every sample to a file")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the page of the store in docs")
     parser.add_argument("--profile", action="store_true", help="show where time goes instead")
     options = parser.parse_args()
     known = STORES[options.store].MEASURES
     if options.only and options.only not in known:
         parser.error(f"--only {options.only}: must be one of {', '.join(known)}")
-    if options.write and (options.only or options.quick):
-        parser.error("--write needs the whole run: leave out --only and --quick")
+    if options.write and (options.only or options.quick or options.hold is not None):
+        parser.error("--write needs the whole run: leave out --only, --quick and --hold")
     return options
 
 
@@ -63,9 +73,13 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
     facts, steal, start = machine.facts(folder), machine.Steal(), time.monotonic()
     repeats = QUICK_REPEATS if options.quick else REPEATS
     results: list[Result] = []
-    for name in [options.only] if options.only else plan.MEASURES:
-        with _progress(name) as tell:
-            results += plan.MEASURES[name](plan.Setting(folder, repeats, tell))
+    usual = QUICK_HOLD_S if options.quick else HOLD_S
+    hold = usual if options.hold is None else options.hold
+    with plan.stage(folder) as (fresh, own):
+        for name in [options.only] if options.only else plan.MEASURES:
+            with _progress(name) as tell:
+                at = Setting(fresh, repeats, tell, hold, options.quick)
+                results += plan.MEASURES[name](at)
     settings = {
         "repeats": str(repeats),
         "payload": f"{PAYLOAD_BYTES} bytes of JSON",
@@ -74,7 +88,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
         "load after": f"{os.getloadavg()[0]:.1f}",
         "run time": f"{time.monotonic() - start:.0f} s",
     }
-    return Run(options.store, settings, facts, plan.PARTIES, results)
+    return Run(options.store, settings, {**facts, **own}, plan.PARTIES, results)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 import time
 from pathlib import Path
 from statistics import median
@@ -20,7 +19,6 @@ def facts(folder: Path) -> dict[str, str]:
         "fsync of 4 KiB": f"{_fsync_ms(folder):.2f} ms (median of {SYNCS})",
         "load before": f"{os.getloadavg()[0]:.1f}",
         "Python": platform.python_version(),
-        "SQLite": sqlite3.sqlite_version,
     }
 
 

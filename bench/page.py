@@ -1,26 +1,51 @@
-"""A run as docs/benchmarks.md. Every figure comes from the run; so does where we lose."""
+"""A run as a page of docs. Every figure comes from the run; so does where we lose."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import msgspec
 
 from bench import plot
 from bench.report import RANGE, cells, comparisons, number, verdict
 from bench.results import Result, Run, Target
 
 HEAD = """\
-# Benchmarks
+# {title}
 
-Written by `script/bench --write`; do not edit. Holdfast runs beside the hand-written limit of its
-store (the same database, driven by the least code that hands out each message once) and beside
-its peers: in one run, one after the other in turn, each on a fresh file. Read the ratios (of each
-repeat, then the median); the absolute figures are those of one shared machine at one hour.
+Written by `script/bench{option} --write`; do not edit. Holdfast runs beside the
+hand-written limit of its store (the same database, driven by the least code that hands out each
+message once) and beside its peers: in one run, one after the other in turn, each on a fresh
+{home}. Read the ratios (of each repeat, then the median); the absolute figures are those of one
+shared machine at one hour.
 
-    script/bench            # everything, a few minutes
-    script/bench --quick    # fewer repeats
-    script/bench --only drain
-    script/bench --profile  # where a message's time goes
+    script/bench{option}            # everything, {takes}
+    script/bench{option} --quick    # fewer repeats
+    script/bench{option} --only drain
+    script/bench{option} --profile  # where a message's time goes
 """
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the page of a store is called, and how its run is started."""
+
+    file: str
+    title: str
+    option: str
+    home: str
+    takes: str
+
+
+PAGES = {
+    "sqlite": Page("benchmarks.md", "Benchmarks", "", "file", "a few minutes"),
+    "postgres": Page(
+        "benchmarks-postgres.md",
+        "Benchmarks on PostgreSQL",
+        " --store postgres",
+        "database",
+        "half an hour",
+    ),
+}
 
 LOSSES = """\
 ## Where we lose
@@ -29,15 +54,20 @@ To our own targets, and to peers on their own terms: what each keeps, and how sa
 """
 
 
-def write(run: Run, docs: Path) -> None:
+def write(run: Run, docs: Path) -> Path:
+    """Where it is written to: every store has a page and a picture of its own."""
+    page = PAGES[run.store]
     picture = f"img/bench-{run.store}.svg"
     rates = [result for result in run.results if result.first("limit")]
     (docs / "img").mkdir(exist_ok=True)
     (docs / picture).write_text(plot.bars(rates))
-    parts = [HEAD, f"![Messages a second, logarithmic]({picture})\n", _targets(run), _losses(run)]
+    head = HEAD.format(**msgspec.structs.asdict(page))
+    parts = [head, f"![Messages a second, logarithmic]({picture})\n", _targets(run), _losses(run)]
     parts += [_result(result) for result in run.results]
     parts += [_parties(run), _machine(run)]
-    (docs / "benchmarks.md").write_text("\n".join(parts))
+    path = docs / page.file
+    path.write_text("\n".join(parts))
+    return path
 
 
 def _targets(run: Run) -> str:

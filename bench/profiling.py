@@ -15,32 +15,33 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import ours
-from bench.timing import fresh, watched
+from bench.contenders.ours import Ours
+from bench.measures.throughput import Fresh
+from bench.timing import watched
 
 MESSAGES = 20_000
 LINES = 20
 JOIN_S = 2.0
 
 
-def show(folder: Path, console: Console) -> None:
+def show(ours: Ours, fresh: Fresh, console: Console) -> None:
     for title, run in (
-        ("Enqueue, batches of 100", ours.enqueue_bulk),
+        ("Enqueue, batches of 100", ours.enqueue_bulk()),
         ("Lease and ack, batches of 100", ours.lease_ack_bulk),
     ):
-        with fresh(folder) as home:
+        with fresh() as home:
             plain = run(home, MESSAGES)
-        with fresh(folder) as home, watched(profile := cProfile.Profile()):
+        with fresh() as home, watched(profile := cProfile.Profile()):
             run(home, MESSAGES)
         console.print(_functions(f"{title}: {_each(plain)} µs a message unprofiled", [profile]))
 
     spent: dict[str, float] = defaultdict(float)
-    with fresh(folder) as home, watched(_threads_counted(spent)):
+    with fresh() as home, watched(_threads_counted(spent)):
         plain = ours.drain(home, MESSAGES)
     console.print(_threads(f"Drain: {_each(plain)} µs a message", spent))
 
     profiles: list[cProfile.Profile] = []
-    with fresh(folder) as home, watched(_threads_profiled(profiles)):
+    with fresh() as home, watched(_threads_profiled(profiles)):
         ours.drain(home, MESSAGES)
     title = "Drain: processor time of all threads (profiling weighs on it: read the shares)"
     console.print(_functions(title, profiles))

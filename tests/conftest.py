@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 from holdfast.store import Store
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
+from servers import postgres
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
 ROOT = Path(__file__).parent.parent
 PROVEN = ROOT / ".build" / "promises.json"
-STORES = ["memory", "sqlite"]
+STORES = ["memory", "sqlite", "postgres"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,14 +77,53 @@ def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a real server. Without one: skipped at home, failed in CI."""
+    given = os.environ.get(postgres.URL_VARIABLE)
+    if given:
+        yield given
+        return
+    try:
+        server = postgres.PostgresServer(postgres.FAST)
+        server.start()
+    except postgres.Missing as missing:
+        if "CI" in os.environ:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    yield server.url
+    server.close()
+
+
 @pytest.fixture
-def store_factory(store_name: str, tmp_path: Path) -> Iterator[Callable[[], Store]]:
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A store of its own: a schema that is made by the first who opens it, and dropped here."""
+    schema = f"test_{secrets.token_hex(6)}"
+    mark = "&" if "?" in postgres_server else "?"
+    yield f"{postgres_server}{mark}schema={schema}"
+    postgres.drop_schema(postgres_server, schema)
+
+
+@pytest.fixture
+def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Of one fresh store. Asks for a server only where one is needed."""
+    match store_name:
+        case "postgres":
+            return request.getfixturevalue("postgres_url")
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/test.db"
+        case _:
+            return "memory://"
+
+
+@pytest.fixture
+def store_factory(store_name: str, store_url: str) -> Iterator[Callable[[], Store]]:
     """Opens handles on one fresh store, as separate processes would."""
     opened: list[Store] = []
     memory = MemoryStore()
 
     def factory() -> Store:
-        store = memory if store_name == "memory" else open_store(f"sqlite:///{tmp_path}/test.db")
+        store = memory if store_name == "memory" else open_store(store_url)
         opened.append(store)
         return store
 

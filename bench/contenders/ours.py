@@ -1,100 +1,108 @@
-"""Holdfast, through its public verbs and with its defaults."""
+"""Holdfast, through its public verbs and with its defaults, on whichever store a plan names."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import holdfast
+from bench.processes import Child
 from bench.results import Who
 from bench.timing import BATCH, batches, payloads, timed
 
 CONCURRENCY = 16
 QUEUE = "bench"
-
-WHO = Who(
-    name="holdfast",
-    kind="ours",
-    version=version("holdfast"),
-    settings=f"WAL, synchronous=NORMAL, log on; worker of {CONCURRENCY} threads",
-    durability="a process may crash; a power cut may take the last commits",
-    delivery="leased by token, acked into the log; retries, dead letters",
-    acks=True,
-)
+DELIVERY = "leased by token, acked into the log; retries, dead letters"
+VERSION = version("holdfast")
 
 
-@contextmanager
-def opened(
-    folder: Path, name: str = "ours.db"
-) -> Iterator[tuple[holdfast.Holdfast, holdfast.Queue]]:
-    with holdfast.connect(f"sqlite:///{folder / name}") as hf:
-        yield hf, hf.queue(QUEUE)
+class Ours(msgspec.Struct, frozen=True):
+    who: Who
+    url: Callable[[Any], str]
+    """Of the store in a home."""
+
+    @contextmanager
+    def opened(self, home: Any) -> Iterator[tuple[holdfast.Holdfast, holdfast.Queue]]:
+        with holdfast.connect(self.url(home)) as hf:
+            yield hf, hf.queue(QUEUE)
+
+    def enqueue_bulk(self, size: int = BATCH) -> Callable[[Any, int], float]:
+        def run(home: Any, n: int) -> float:
+            parts = batches(payloads(n), size)
+            with self.opened(home) as (_, queue):
+                with timed() as watch:
+                    for part in parts:
+                        queue.enqueue_many(part)
+                assert queue.stats().ready == n
+            return watch.seconds
+
+        return run
+
+    def enqueue_one(self, home: Any, n: int) -> float:
+        items = payloads(n)
+        with self.opened(home) as (_, queue):
+            with timed() as watch:
+                for item in items:
+                    queue.enqueue(item)
+            assert queue.stats().ready == n
+        return watch.seconds
+
+    def lease_ack_bulk(self, home: Any, n: int) -> float:
+        with self.opened(home) as (_, queue):
+            fill(queue, n)
+            with timed() as watch:
+                while leases := queue.lease(BATCH):
+                    queue.settle(leases)
+            _all_done(queue, n)
+        return watch.seconds
+
+    def lease_ack_one(self, home: Any, n: int) -> float:
+        with self.opened(home) as (_, queue):
+            fill(queue, n)
+            with timed() as watch:
+                while leases := queue.lease():
+                    queue.ack(leases[0])
+            _all_done(queue, n)
+        return watch.seconds
+
+    def drain(self, home: Any, n: int) -> float:
+        """The whole of `work`: starting and stopping its threads is in the time."""
+        with self.opened(home) as (hf, queue):
+            fill(queue, n)
+            hf.handler(QUEUE)(_nothing)
+            with timed() as watch:
+                hf.work(until_empty=True, concurrency=CONCURRENCY)
+            _all_done(queue, n)
+        return watch.seconds
+
+    @contextmanager
+    def worker(self, home: Any) -> Iterator[tuple[Callable[[dict[str, Any]], Any], Child]]:
+        """The way to send, and a worker in a process of its own that notes what it gets."""
+        command = [sys.executable, "-m", "bench.contenders.ours_worker", self.url(home)]
+        with self.opened(home) as (_, queue), Child(command) as child:
+            yield queue.enqueue, child
 
 
-def fill(queue: holdfast.Queue, n: int, *, delay: float | None = None) -> None:
-    for part in batches(list(range(n)), 1000):
-        bulk = payloads(len(part))
+def fill(
+    queue: holdfast.Queue,
+    n: int,
+    *,
+    size: int = 1000,
+    delay: float | None = None,
+    tell: Callable[[int], None] = lambda filled: None,
+) -> None:
+    filled = 0
+    while filled < n:
+        bulk = payloads(min(size, n - filled))
         items = bulk if delay is None else [holdfast.Outgoing(p, delay=delay) for p in bulk]
         queue.enqueue_many(items)
-
-
-def enqueue_bulk(folder: Path, n: int) -> float:
-    parts = batches(payloads(n))
-    with opened(folder) as (_, queue):
-        with timed() as watch:
-            for part in parts:
-                queue.enqueue_many(part)
-        assert queue.stats().ready == n
-    return watch.seconds
-
-
-def enqueue_one(folder: Path, n: int) -> float:
-    items = payloads(n)
-    with opened(folder) as (_, queue):
-        with timed() as watch:
-            for item in items:
-                queue.enqueue(item)
-        assert queue.stats().ready == n
-    return watch.seconds
-
-
-def lease_ack_bulk(folder: Path, n: int) -> float:
-    with opened(folder) as (_, queue):
-        fill(queue, n)
-        with timed() as watch:
-            while leases := queue.lease(BATCH):
-                queue.settle(leases)
-        _all_done(queue, n)
-    return watch.seconds
-
-
-def lease_ack_one(folder: Path, n: int) -> float:
-    with opened(folder) as (_, queue):
-        fill(queue, n)
-        with timed() as watch:
-            while leases := queue.lease():
-                queue.ack(leases[0])
-        _all_done(queue, n)
-    return watch.seconds
-
-
-def drain(folder: Path, n: int) -> float:
-    """The whole of `work`: starting and stopping its threads is in the time."""
-    with opened(folder) as (hf, queue):
-        fill(queue, n)
-        hf.handler(QUEUE)(_nothing)
-        with timed() as watch:
-            hf.work(until_empty=True, concurrency=CONCURRENCY)
-        _all_done(queue, n)
-    return watch.seconds
-
-
-def worker_command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "bench.contenders.ours_worker", os.fspath(folder / "ours.db")]
+        filled += len(bulk)
+        tell(filled)
 
 
 def _nothing(payload: object) -> None: ...

@@ -11,8 +11,8 @@ import holdfast
 from bench.contenders.ours import CONCURRENCY, QUEUE
 
 
-def main(database: str) -> None:
-    hf = holdfast.connect(f"sqlite:///{database}")
+def main(url: str) -> None:
+    hf = holdfast.connect(url)
 
     @hf.handler(QUEUE)
     def note(payload: dict[str, Any]) -> None:

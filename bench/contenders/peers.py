@@ -187,6 +187,14 @@ def huey_task(folder: Path, fsync: str, *, noted: bool = False) -> Iterator[huey
     huey.storage.close()
 
 
+@contextmanager
+def huey_worker(folder: Path) -> Iterator[tuple[huey_app.Task, Child]]:
+    """The way to send, and its consumer, which notes what it gets."""
+    environment = huey_environment(folder, "off")
+    with huey_task(folder, "off", noted=True) as send, Child(huey_command(), environment) as child:
+        yield send, child
+
+
 def huey_command() -> list[str]:
     consumer = Path(sys.executable).with_name("huey_consumer")
     options = ["--workers=1", "--worker-type=thread", "--delay=0.01", "--max-delay=0.01"]

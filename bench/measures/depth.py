@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 
 import holdfast
-from bench.contenders import ours
-from bench.measures.throughput import Tell
+from bench.contenders.ours import Ours, fill
+from bench.measures.throughput import Fresh, Tell
 from bench.results import Result, Row, Target
-from bench.timing import BATCH, fresh, rotated
+from bench.timing import BATCH, rotated
 
 ROUNDS, ROUND = 3, 20  # a sample is so many rounds of so many batches, each followed by a refill
 SHALLOW, DEEP, DELAYED = 10_000, 1_000_000, 100_000
@@ -21,10 +20,9 @@ STATS_CALLS = 50
 DAY_S = 86_400.0
 
 
-def measure(folder: Path, repeats: int, tell: Tell) -> list[Result]:
+def measure(ours: Ours, fresh: Fresh, repeats: int, tell: Tell) -> list[Result]:
     """Lease and ack at depth, then stats, on the same files: filling a million takes a while."""
     with ExitStack() as stack:
-        home = stack.enter_context(fresh(folder))
         names = {
             "shallow": f"{SHALLOW:,} ready",
             "deep": f"{DEEP:,} ready",
@@ -32,32 +30,20 @@ def measure(folder: Path, repeats: int, tell: Tell) -> list[Result]:
             "few": f"{FEW:,} ready",
         }
         queues = {
-            label: stack.enter_context(ours.opened(home, f"{key}.db"))[1]
-            for key, label in names.items()
+            label: stack.enter_context(ours.opened(stack.enter_context(fresh())))[1]
+            for label in names.values()
         }
         for key, n in (("shallow", SHALLOW), ("deep", DEEP), ("delayed", SHALLOW), ("few", FEW)):
             tell(f"filling: {names[key]}")
-            ours.fill(queues[names[key]], n)
-        ours.fill(queues[names["delayed"]], DELAYED, delay=DAY_S)
+            fill(queues[names[key]], n)
+        fill(queues[names["delayed"]], DELAYED, delay=DAY_S)
         leased = {names[key]: queues[names[key]] for key in ("shallow", "deep", "delayed")}
         counted = {names[key]: queues[names[key]] for key in ("few", "deep")}
         return [_lease_ack(leased, repeats, tell), _stats(counted, repeats, tell)]
 
 
 def _lease_ack(queues: dict[str, holdfast.Queue], repeats: int, tell: Tell) -> Result:
-    samples: dict[str, list[float]] = {label: [] for label in queues}
-    for repeat in range(-1, repeats):
-        tell(f"lease and ack at depth, repeat {repeat + 1} of {repeats}")
-        seconds = dict.fromkeys(queues, 0.0)
-        for _ in range(ROUNDS):
-            for n in range(ROUND):  # batch by batch in turn: whatever slows one slows all
-                for label in rotated(list(queues), n):
-                    seconds[label] += _one_batch(queues[label])
-            for queue in queues.values():
-                ours.fill(queue, ROUND * BATCH)
-        if repeat >= 0:
-            for label in queues:
-                samples[label].append(seconds[label] / (ROUNDS * ROUND * BATCH) * 1e6)
+    samples = in_turn(queues, repeats, tell)
     rows = [Row(label, "ours", values, f"batches of {BATCH}") for label, values in samples.items()]
     result = Result(
         "depth",
@@ -76,7 +62,25 @@ def _lease_ack(queues: dict[str, holdfast.Queue], repeats: int, tell: Tell) -> R
     return msgspec.structs.replace(result, targets=targets)
 
 
-def _one_batch(queue: holdfast.Queue) -> float:
+def in_turn(queues: dict[str, holdfast.Queue], repeats: int, tell: Tell) -> dict[str, list[float]]:
+    """Microseconds a message, queue by queue: batch by batch, so what slows one slows all."""
+    samples: dict[str, list[float]] = {label: [] for label in queues}
+    for repeat in range(-1, repeats):
+        tell(f"lease and ack, repeat {repeat + 1} of {repeats}")
+        seconds = dict.fromkeys(queues, 0.0)
+        for _ in range(ROUNDS):
+            for n in range(ROUND):
+                for label in rotated(list(queues), n):
+                    seconds[label] += one_batch(queues[label])
+            for queue in queues.values():
+                fill(queue, ROUND * BATCH)
+        if repeat >= 0:
+            for label in queues:
+                samples[label].append(seconds[label] / (ROUNDS * ROUND * BATCH) * 1e6)
+    return samples
+
+
+def one_batch(queue: holdfast.Queue) -> float:
     start = time.perf_counter()
     leases = queue.lease(BATCH)
     queue.settle(leases)

@@ -1,24 +1,27 @@
-"""Messages a second: every party in turn, each on a fresh file, again and again."""
+"""Messages a second: every party in turn, each on a fresh database, again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import AbstractContextManager
+from typing import Any
 
 import msgspec
 
 from bench.results import Result, Row, Target, Who
-from bench.timing import fresh, rotated
+from bench.timing import rotated
 
 Tell = Callable[[str], None]
+Fresh = Callable[[], AbstractContextManager[Any]]
+"""A home for one sample, gone afterwards: a folder for SQLite, a database's URL for PostgreSQL."""
 
 
 class Entrant(msgspec.Struct, frozen=True):
     """One party in one measure: what it runs, and with how many messages."""
 
     who: Who
-    run: Callable[[Path, int], float]
-    """In a folder, with n messages: how many seconds the measured part took."""
+    run: Callable[[Any, int], float]
+    """In a home, with n messages: how many seconds the measured part took."""
     n: int
     note: str = ""
 
@@ -29,7 +32,7 @@ def compare(
     entrants: list[Entrant],
     judge: Callable[[Result], list[Target]],
     *,
-    folder: Path,
+    fresh: Fresh,
     repeats: int,
     tell: Tell,
 ) -> Result:
@@ -38,7 +41,7 @@ def compare(
         for entrant in rotated(entrants, repeat):
             tell(f"{_round(repeat, repeats)}: {entrant.who.name}")
             n = entrant.n if repeat >= 0 else max(100, entrant.n // 10)
-            with fresh(folder) as home:
+            with fresh() as home:
                 seconds = entrant.run(home, n)
             if repeat >= 0:
                 rates[entrant.who.name].append(n / seconds)

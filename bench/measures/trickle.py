@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from random import Random
 from statistics import quantiles
 from typing import Any
 
 import msgspec
 
-from bench.contenders import ours, peers
-from bench.measures.throughput import Tell
+from bench.measures.throughput import Fresh, Tell
 from bench.processes import Child
 from bench.results import Result, Row, Target, Who
-from bench.timing import fresh, payload
+from bench.timing import payload
 
 PER_SECOND = 100
 IDLE_S = 10.0
@@ -26,36 +24,17 @@ Send = Callable[[dict[str, Any]], Any]
 
 class Setup(msgspec.Struct, frozen=True):
     who: Who
-    open: Callable[[Path], Any]
-    """A context that gives the way to send and the command and environment of the worker."""
+    open: Callable[[Any], AbstractContextManager[tuple[Send, Child]]]
+    """In a home: the way to send, and the worker that writes a line for what it gets."""
 
 
-@contextmanager
-def _holdfast(folder: Path) -> Iterator[tuple[Send, Child]]:
-    with ours.opened(folder) as (_, queue), Child(ours.worker_command(folder)) as child:
-        yield queue.enqueue, child
-
-
-@contextmanager
-def _huey(folder: Path) -> Iterator[tuple[Send, Child]]:
-    environment = peers.huey_environment(folder, "off")
-    with (
-        peers.huey_task(folder, "off", noted=True) as send,
-        Child(peers.huey_command(), environment) as child,
-    ):
-        yield send, child
-
-
-SETUPS = [Setup(ours.WHO, _holdfast), Setup(peers.HUEY_OFF, _huey)]
-
-
-def latency(folder: Path, repeats: int, messages: int, tell: Tell) -> Result:
-    halves: dict[str, list[float]] = {setup.who.name: [] for setup in SETUPS}
-    tails: dict[str, list[float]] = {setup.who.name: [] for setup in SETUPS}
+def latency(setups: list[Setup], fresh: Fresh, repeats: int, messages: int, tell: Tell) -> Result:
+    halves: dict[str, list[float]] = {setup.who.name: [] for setup in setups}
+    tails: dict[str, list[float]] = {setup.who.name: [] for setup in setups}
     for repeat in range(repeats):
-        for setup in SETUPS:
+        for setup in setups:
             tell(f"repeat {repeat + 1} of {repeats}: {setup.who.name}")
-            with fresh(folder) as home, setup.open(home) as (send, child):
+            with fresh() as home, setup.open(home) as (send, child):
                 _warm_up(send, child)
                 taken = _trickle(send, child, messages)
             cuts = quantiles(taken, n=100)
@@ -71,19 +50,19 @@ def latency(folder: Path, repeats: int, messages: int, tell: Tell) -> Result:
             group=word,
         )
         for word, values in (("p50", halves), ("p99", tails))
-        for setup in SETUPS
+        for setup in setups
     ]
     title = f"From enqueue to the start of the handler, at {PER_SECOND} messages a second"
     return Result("latency", title, "ms", rows, more_is_better=False)
 
 
-def idle(folder: Path, tell: Tell) -> Result:
+def idle(setups: list[Setup], fresh: Fresh, tell: Tell) -> Result:
     """All at once: nobody has anything to do."""
     tell(f"for {IDLE_S:.0f} s")
     with ExitStack() as stack:
         children: list[Child] = []
-        for setup in SETUPS:
-            home = stack.enter_context(fresh(folder))
+        for setup in setups:
+            home = stack.enter_context(fresh())
             send, child = stack.enter_context(setup.open(home))
             _warm_up(send, child)
             children.append(child)
@@ -94,7 +73,7 @@ def idle(folder: Path, tell: Tell) -> Result:
     percents = [(b - a) / seconds * 100 for a, b in zip(before, after, strict=True)]
     rows = [
         Row(setup.who.name, setup.who.kind, [percent], f"over {seconds:.0f} s")
-        for setup, percent in zip(SETUPS, percents, strict=True)
+        for setup, percent in zip(setups, percents, strict=True)
     ]
     target = Target("An idle worker, share of a core", percents[0], 2.0, False, "%")
     title = "An idle worker process"

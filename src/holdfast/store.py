@@ -270,6 +270,13 @@ class Store(Protocol):
         """Drop up to `limit` log rows: finished before `before`, or beyond the newest `keep`."""
         ...
 
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """The store's own upkeep, in bounded steps; the sweeper calls it at every tick.
+
+        `log_before`: no queue wants log rows that finished before this; None if one keeps all.
+        """
+        ...
+
     def purge(self, queue: str, limit: int) -> int:
         """Drop up to `limit` waiting (not leased) messages, without a trace."""
         ...

@@ -63,7 +63,9 @@ class Sweeper:
         if self._at.store.claim(LOCK, self._at.owner, LOCK_MS, now) is None:
             return self.sweep(now - self._interval_ms, triggered_by="scheduler", trim=False)
         try:
-            return self.sweep(now, triggered_by="scheduler")
+            swept = self.sweep(now, triggered_by="scheduler")
+            self._at.store.tidy(now, log_before=self._log_before(now))
+            return swept
         finally:
             self._at.store.claim(LOCK, self._at.owner, 0, self._at.clock.now())
 
@@ -116,6 +118,13 @@ class Sweeper:
             if n < TRIM_STEP:
                 break
         return Swept(trimmed=trimmed)
+
+    def _log_before(self, now: int) -> int | None:
+        """What finished before this is of no interest to any queue."""
+        kept = [self._at.complete(spec).retention for spec in self._at.store.queues()]
+        if not kept or not all(kept):
+            return None
+        return now - ms(max(seconds or 0.0 for seconds in kept))
 
     def _events(self, swept: Swept, triggered_by: str) -> list[Event]:
         now = self._at.clock.now()

@@ -10,6 +10,8 @@ from holdfast.store import Store
 
 SCHEMES = {
     "memory": ("holdfast.stores.memory", None),
+    "postgres": ("holdfast.stores.postgres", "postgres"),
+    "postgresql": ("holdfast.stores.postgres", "postgres"),
     "sqlite": ("holdfast.stores.sqlite", None),
 }
 

@@ -341,6 +341,8 @@ class MemoryStore:
                 del log[id]
             return len(drop)
 
+    def tidy(self, now: int, *, log_before: int | None) -> None: ...
+
     def purge(self, queue: str, limit: int) -> int:
         with self._lock:
             drop = [row.message.id for row in self._waiting(queue)][:limit]

@@ -342,6 +342,8 @@ class SQLiteStore:
             counts.write(db)
             return len(dropped)
 
+    def tidy(self, now: int, *, log_before: int | None) -> None: ...
+
     def purge(self, queue: str, limit: int) -> int:
         with self._writing(quiet=True) as db:
             qid = _must_exist(db, queue)

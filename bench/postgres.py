@@ -1,0 +1,227 @@
+"""The plan for PostgreSQL: which parties meet in which measure, and what we aim at."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+import psycopg
+from servers.postgres import PostgresServer
+
+from bench.contenders import limit_postgres as limit
+from bench.contenders import peers_postgres as peers
+from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
+from bench.measures import endurance as enduring
+from bench.measures import trickle
+from bench.measures.throughput import Entrant, Fresh
+from bench.measures.trickle import Setup
+from bench.plan import (
+    Measure,
+    Setting,
+    best_peer_target,
+    compared,
+    limit_target,
+    of_limit,
+    peer_target,
+)
+from bench.results import Result, Target, Who
+
+OURS = Ours(
+    Who(
+        name="holdfast",
+        kind="ours",
+        version=VERSION,
+        settings=f"psycopg {psycopg.__version__}, log on; worker of {CONCURRENCY} threads",
+        durability=limit.DURABLE,
+        delivery=DELIVERY,
+        acks=True,
+    ),
+    lambda url: f"{url}?schema=holdfast",
+)
+PARTIES: list[Who] = [OURS.who, limit.WHO, *peers.WHO]
+SETUPS = [
+    Setup(OURS.who, OURS.worker),
+    Setup(peers.PGQUEUER, peers.pgqueuer_worker_in),
+    Setup(peers.PROCRASTINATE, peers.procrastinate_worker_in),
+]
+
+SERVER = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+}
+SIZES = (100, 1_000)
+FAST = 20_000
+ONE_BY_ONE = 2_000
+PEER_FAST = 5_000
+PEER_SLOW = 500
+MESSAGES = 200
+P50_MS, P99_MS = 5.0, 20.0
+
+
+@contextmanager
+def stage(folder: Path) -> Iterator[tuple[Fresh, dict[str, str]]]:
+    """One durable server for the whole run; a database of its own for every sample.
+
+    To drop a database is to wait for a checkpoint: everybody starts right after one.
+    """
+    server = PostgresServer(SERVER, folder=folder)
+    try:
+        server.start()
+        with psycopg.connect(server.url, autocommit=True) as db:
+            yield _databases(db, server.url), _facts(db)
+    finally:
+        server.close()
+
+
+def _databases(db: psycopg.Connection, url: str) -> Fresh:
+    names = (f"bench_{n}" for n in itertools.count())
+
+    @contextmanager
+    def fresh() -> Iterator[str]:
+        name = next(names)
+        db.execute(f"CREATE DATABASE {name}".encode())
+        try:
+            yield f"{url.rpartition('/')[0]}/{name}"
+        finally:
+            db.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+    return fresh
+
+
+def _facts(db: psycopg.Connection) -> dict[str, str]:
+    """As the server itself says, not as it was told."""
+    rows = db.execute(
+        "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)"
+        " ORDER BY array_position(%s, name)",
+        (list(SERVER), list(SERVER)),
+    )
+    settings = ", ".join(f"{name}={value}" for name, value in rows)
+    return {
+        "PostgreSQL": f"{db.info.parameter_status('server_version')} on the loopback: {settings}"
+    }
+
+
+def enqueue_bulk(at: Setting) -> list[Result]:
+    return [result for size in SIZES for result in _enqueue_bulk(at, size)]
+
+
+def _enqueue_bulk(at: Setting, size: int) -> list[Result]:
+    entrants = [
+        Entrant(OURS.who, OURS.enqueue_bulk(size), FAST),
+        Entrant(limit.WHO, limit.enqueue_bulk(size), FAST, f"{FAST:,} messages by COPY"),
+        Entrant(peers.PGQUEUER, peers.pgqueuer_enqueue_bulk(size), PEER_FAST),
+        Entrant(peers.PROCRASTINATE, peers.procrastinate_enqueue_bulk(size), PEER_FAST),
+    ]
+
+    def judge(result: Result) -> list[Target]:
+        of_the_limit = list(limit_target(result, 0.5)) if size == max(SIZES) else []
+        return [*of_the_limit, *best_peer_target(result, 2.0)]
+
+    return compared(at, f"enqueue-bulk-{size}", f"Enqueue, batches of {size:,}", entrants, judge)
+
+
+def enqueue_one(at: Setting) -> list[Result]:
+    entrants = [
+        Entrant(OURS.who, OURS.enqueue_one, ONE_BY_ONE),
+        Entrant(limit.WHO, limit.enqueue_one, ONE_BY_ONE),
+        Entrant(peers.PGQUEUER, peers.pgqueuer_enqueue_one, ONE_BY_ONE),
+        Entrant(peers.PROCRASTINATE, peers.procrastinate_enqueue_one, ONE_BY_ONE),
+    ]
+
+    def judge(result: Result) -> list[Target]:
+        return list(best_peer_target(result, 0.8))
+
+    return compared(at, "enqueue-one", "Enqueue, one by one", entrants, judge)
+
+
+def lease_ack(at: Setting) -> list[Result]:
+    entrants = [
+        Entrant(OURS.who, OURS.lease_ack_bulk, FAST),
+        Entrant(limit.WHO, limit.lease_ack_bulk, FAST),
+    ]
+    return compared(at, "lease-ack", "Lease and ack, batches of 100", entrants, of_limit(0.5))
+
+
+def drain(at: Setting) -> list[Result]:
+    own = "its worker, first to last task"
+    entrants = [
+        Entrant(OURS.who, OURS.drain, FAST, "hf.work(until_empty=True), start and stop included"),
+        Entrant(limit.WHO, limit.lease_ack_bulk, FAST, "lease and ack in batches, no handlers"),
+        Entrant(peers.PGQUEUER, peers.pgqueuer_drain, FAST, own),
+        Entrant(peers.PROCRASTINATE, peers.procrastinate_drain, PEER_SLOW, own),
+    ]
+    return compared(at, "drain", "Drain by one worker process, no-op handlers", entrants, _drained)
+
+
+def _drained(result: Result) -> list[Target]:
+    """Twice pgqueuer is what must hold; three times is what we want, and said to be so."""
+    name = peers.PGQUEUER.name
+    at_least = peer_target(result, name, 2.0)
+    goal = msgspec.structs.replace(at_least, text=f"{at_least.text}, the goal", bound=3.0)
+    slow = peer_target(result, peers.PROCRASTINATE.name, 20.0)
+    return [*limit_target(result, 0.35), at_least, goal, slow]
+
+
+def latency(at: Setting) -> list[Result]:
+    result = trickle.latency(SETUPS, at.fresh, at.repeats, MESSAGES, at.tell)
+    targets = [
+        Target(f"From enqueue to handler, {word}", result.row(f"holdfast, {word}").median, bound,
+               False, " ms")
+        for word, bound in (("p50", P50_MS), ("p99", P99_MS))
+    ]  # fmt: skip
+    return [msgspec.structs.replace(result, targets=targets)]
+
+
+def idle(at: Setting) -> list[Result]:
+    return [trickle.idle(SETUPS, at.fresh, at.tell)]
+
+
+def endurance(at: Setting) -> list[Result]:
+    holders = enduring.Holders(
+        snapshot=_transaction("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"),
+        writer=_transaction(
+            "CREATE TABLE elsewhere (n int)", "BEGIN", "INSERT INTO elsewhere VALUES (1)"
+        ),
+    )
+    return [
+        enduring.measure(
+            OURS,
+            holders,
+            fresh=at.fresh,
+            repeats=at.repeats,
+            hold=at.hold,
+            quick=at.quick,
+            tell=at.tell,
+        )
+    ]
+
+
+def _transaction(*statements: str) -> Callable[[str], AbstractContextManager[None]]:
+    """A connection that has run them and stays as it is: idle in its transaction."""
+
+    @contextmanager
+    def held(url: str) -> Iterator[None]:
+        with psycopg.connect(url, autocommit=True) as db:
+            for statement in statements:
+                db.execute(statement.encode())
+            yield
+            db.execute("ROLLBACK")
+
+    return held
+
+
+MEASURES: dict[str, Measure] = {
+    "enqueue-bulk": enqueue_bulk,
+    "lease-ack": lease_ack,
+    "drain": drain,
+    "enqueue-one": enqueue_one,
+    "latency": latency,
+    "idle": idle,
+    "endurance": endurance,
+}

@@ -1,0 +1,1 @@
+"""Real servers for tests and benchmarks, started on free loopback ports, without root or Docker."""

@@ -1,0 +1,5 @@
+"""PostgreSQL; see store.py."""
+
+from holdfast.stores.postgres.store import PostgresStore, migrations, open_url
+
+__all__ = ["PostgresStore", "migrations", "open_url"]

@@ -1,0 +1,92 @@
+"""Pages of what the store holds, by keyset cursor, each an index walk of the page's own length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.store import Entry, State, View
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.rows import (
+    COLUMNS,
+    LEASED_COLUMNS,
+    read_finished,
+    read_lease,
+    read_message,
+)
+
+_WAITING = f"""
+SELECT {{first}}, {{second}}, place, {COLUMNS} FROM holdfast.message
+WHERE qid = %(qid)s AND {{where}} AND ({{first}}, {{second}}) > (%(first)s, %(second)s)
+  AND enqueued_at >= %(since)s AND enqueued_at < %(until)s AND place <= %(upto)s
+ORDER BY {{first}}, {{second}} LIMIT %(limit)s
+"""
+# Index message_ready.
+READY = _WAITING.format(first="rank", second="place", where="state = 0")
+# Index message_delayed: due, but no lease has come by to make them ready.
+DUE = _WAITING.format(first="rank", second="place", where="state = 1 AND available_at <= %(now)s")
+# Index message_delayed.
+DELAYED = _WAITING.format(
+    first="available_at", second="seq", where="state = 1 AND available_at > %(now)s"
+)
+# Index message_leased.
+LEASED = _WAITING.format(first="deadline", second="seq", where="state = 2").replace(
+    COLUMNS, LEASED_COLUMNS
+)
+# Index log_finished, of every day.
+LOG = f"""
+SELECT finished_at, seq, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+FROM holdfast.log
+WHERE qid = %(qid)s AND (finished_at, seq) > (%(first)s, %(second)s)
+  AND finished_at >= %(since)s AND finished_at < %(until)s
+ORDER BY finished_at, seq LIMIT %(limit)s
+"""
+# Index log_id.
+LOG_ONE = LOG.replace("WHERE qid = %(qid)s", "WHERE qid = %(qid)s AND id = %(id)s::uuid")
+
+_STATEMENTS = {
+    State.READY: (READY, DUE),
+    State.DELAYED: (DELAYED,),
+    State.LEASED: (LEASED,),
+    State.LOG: (LOG,),
+}
+
+
+def page(
+    db: Connection,
+    sql: Callable[[str], Any],
+    view: View,
+    qid: int,
+    after: tuple[int, int],
+    limit: int,
+    now: int,
+) -> list[tuple[tuple[int, int], Entry]]:
+    """Rows after a cursor with the cursor of each."""
+    bind: dict[str, Any] = {
+        "qid": qid,
+        "now": now,
+        "first": after[0],
+        "second": after[1],
+        "since": view.since or 0,
+        "until": 2**62 if view.until is None else view.until,
+        "upto": 2**62 if view.upto is None else int(view.upto),
+        "limit": limit,
+        "id": view.id,
+    }
+    by_id = view.state is State.LOG and view.id is not None
+    statements = (LOG_ONE,) if by_id else _STATEMENTS[view.state]
+    rows: list[tuple[Any, ...]] = []
+    for statement in statements:
+        rows += db.execute(sql(statement), bind, binary=True).fetchall()
+    rows.sort(key=lambda row: row[:2])
+    return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
+
+
+def _entry(row: tuple[Any, ...], view: View) -> Entry:
+    if view.state is State.LOG:
+        finished = read_finished(row, view.queue, 3)
+        return Entry(finished.message, row[2], finished=finished)
+    if view.state is State.LEASED:
+        lease = read_lease(row, view.queue, 3)
+        return Entry(lease.message, row[2], lease)
+    return Entry(read_message(row, view.queue, 3), row[2])

@@ -1,0 +1,313 @@
+"""Connections to one PostgreSQL: a pool, the caller's own transaction, and a limit on every call."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from psycopg import errors, pq
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from holdfast import clock
+from holdfast.errors import (
+    FailedPrecondition,
+    HoldfastError,
+    InvalidArgument,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+SERVER_MIN = 130000
+RETRIES = 5
+"""A deadlock or a lost race between two transactions of ours is nobody's fault: once more."""
+WATCH_EVERY_S = 0.5
+PATIENCE_S = 2.0
+"""What a server gets, beyond the time-out it has been told, before its connection is cut."""
+UPKEEP_S = 600.0
+
+# Statements are shaped for these: whatever the statistics say, rows are found by an index, and a
+# plan is made once per connection (docs/adr/0007).
+SESSION = """
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan;
+SET jit = off; SET synchronous_commit = {synchronous_commit}; SET statement_timeout = {timeout_ms};
+SET lock_timeout = {lock_ms}; SET idle_in_transaction_session_timeout = {timeout_ms}
+"""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+T = TypeVar("T")
+
+
+class Where(msgspec.Struct, frozen=True):
+    """How to reach a server, and how long any call may take."""
+
+    conninfo: str
+    shown: str
+    """For messages: without a password."""
+    schema: str
+    timeout: float
+    pool_size: int
+    pooler: bool
+    """A proxy hands out another server connection for each transaction: nothing may be left on
+    one, so no prepared statements, no session settings and no LISTEN."""
+    synchronous_commit: str
+
+
+class Connections:
+    """Thread-safe. A process that was forked off opens connections of its own."""
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self._opening = threading.Lock()
+        self._pid = 0
+        self._closed = False
+
+    @contextmanager
+    def use(self, *, timeout: float | None = None) -> Generator[Connection, None, None]:
+        """A connection in autocommit mode, for one call."""
+        with translated(self.where):
+            self._ensure()
+            with self._pool.connection() as db:
+                with self._watchdog.watching(db, timeout or self.where.timeout):
+                    yield db
+
+    def run(self, act: Callable[[Connection], T]) -> T:
+        """`act` in a transaction of its own; again if it lost a race with another one."""
+        for left in reversed(range(RETRIES)):
+            try:
+                with self.use() as db, db.transaction():
+                    return act(db)
+            except StoreUnavailable as error:
+                if not left or not isinstance(error.__cause__, _RACES):
+                    raise
+        raise AssertionError("unreachable")
+
+    def execute(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """One statement, which is one transaction; again if it lost a race with another one."""
+        for left in reversed(range(RETRIES)):
+            try:
+                with self.use() as db:
+                    return db.execute(statement, bind, binary=True).fetchall()
+            except StoreUnavailable as error:
+                if not left or not isinstance(error.__cause__, _RACES):
+                    raise
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def upkeep(self) -> Generator[Connection, None, None]:
+        """For long work of the sweeper: no lock is waited for, but the work itself may take long."""
+        with self.use(timeout=UPKEEP_S) as db:
+            db.execute(f"SET statement_timeout = {int(UPKEEP_S * 1000)}")
+            db.execute("SET lock_timeout = 200")
+            try:
+                yield db
+            finally:
+                with suppress(psycopg.Error):
+                    self._configure(db)
+
+    def dedicated(self) -> Connection:
+        """A connection that does not come from the pool: to LISTEN on."""
+        with translated(self.where):
+            self._ensure()
+            return self._connect()
+
+    def watched(self, db: Connection) -> AbstractContextManager[None]:
+        return self._watchdog.watching(db, self.where.timeout)
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            if self._pid == os.getpid():
+                self._pid = 0
+                self._watchdog.stop()
+                self._pool.close(timeout=2)
+
+    def _ensure(self) -> None:
+        if self._pid == os.getpid():
+            return
+        with self._opening:
+            if self._closed:
+                raise StoreUnavailable(f"{self.where.shown}: this connection was closed")
+            if self._pid == os.getpid():
+                return
+            # Sockets of a parent process are its own: they are only forgotten here, never closed.
+            self._connect().close()  # says at once, and plainly, what is wrong
+            self._pool = ConnectionPool(
+                self.where.conninfo,
+                kwargs=self._options(),
+                configure=self._configure,
+                check=_still_open,
+                min_size=1,
+                max_size=self.where.pool_size,
+                timeout=self.where.timeout,
+                reconnect_timeout=self.where.timeout,
+                max_idle=60,
+                open=True,
+            )
+            self._watchdog = _Watchdog()
+            self._pid = os.getpid()
+
+    def _options(self) -> dict[str, Any]:
+        return {"autocommit": True, "prepare_threshold": None if self.where.pooler else 0}
+
+    def _connect(self) -> Connection:
+        db = psycopg.connect(self.where.conninfo, **self._options())
+        try:
+            check_server(db.info.server_version)
+            self._configure(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _configure(self, db: Connection) -> None:
+        if not self.where.pooler:
+            timeout_ms = int(self.where.timeout * 1000)
+            for setting in SESSION.split(";"):
+                db.execute(
+                    setting.format(
+                        timeout_ms=timeout_ms,
+                        lock_ms=timeout_ms // 2,
+                        synchronous_commit=self.where.synchronous_commit,
+                    )
+                )
+
+
+_RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.UniqueViolation)
+
+
+def check_server(version: int) -> None:
+    if version < SERVER_MIN:
+        shown = f"{version // 10000}.{version % 10000}"
+        raise FailedPrecondition(f"PostgreSQL 13 or newer is needed; this server is {shown}")
+
+
+def _still_open(db: Connection) -> None:
+    """Whether a connection that lay idle is still there. Costs no round trip: a server that ended
+    has closed its socket, and an idle socket with something to read is one that was closed."""
+    poll = select.poll()
+    poll.register(db.pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        with suppress(psycopg.Error):
+            db.pgconn.consume_input()
+        if db.pgconn.status != pq.ConnStatus.OK or db.pgconn.transaction_status != _IDLE:
+            raise psycopg.OperationalError("the server closed this connection")
+
+
+_IDLE = pq.TransactionStatus.IDLE
+
+
+class _Watchdog:
+    """Cuts connections whose call takes too long: the server is gone, or its answers do not arrive.
+
+    A half-open socket gives no error by itself for many minutes.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[float, Connection]] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @contextmanager
+    def watching(self, db: Connection, timeout: float) -> Generator[None, None, None]:
+        if self._thread is None:
+            self._start()
+        call = id(db)
+        self._calls[call] = (clock.monotonic() + timeout + PATIENCE_S, db)
+        try:
+            yield
+        finally:
+            self._calls.pop(call, None)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="holdfast-watchdog", daemon=True
+                )
+                self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(WATCH_EVERY_S):
+            now = clock.monotonic()
+            for call, (until, db) in list(self._calls.items()):
+                if now > until and self._calls.pop(call, None):
+                    cut(db)
+
+
+def cut(db: psycopg.Connection[Any]) -> None:
+    """End a connection from another thread: whoever waits for its answer gets an error."""
+    with suppress(OSError, psycopg.Error):
+        other = socket.socket(fileno=os.dup(db.pgconn.socket))
+        try:
+            other.shutdown(socket.SHUT_RDWR)
+        finally:
+            other.close()
+
+
+@contextmanager
+def translated(where: Where) -> Generator[None, None, None]:
+    """The driver's errors as ours, with their cause."""
+    try:
+        yield
+    except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+        raise _ours(error, where) from error
+
+
+def _ours(error: Exception, where: Where) -> HoldfastError:
+    text = f"{where.shown}: {str(error).strip()}"
+    match error:
+        case PoolTimeout():
+            return StoreUnavailable(
+                f"{where.shown}: no connection came free in {where.timeout:g} s "
+                f"(pool_size={where.pool_size}), or the server cannot be reached: {error}"
+            )
+        case errors.InsufficientPrivilege():
+            return StoreError(f"{text}. {grants(where)}")
+        case errors.UndefinedTable() | errors.InvalidSchemaName() | errors.UndefinedColumn():
+            return StoreCorrupt(f"{text}. Not a Holdfast schema: run `holdfast migrate`")
+        case errors.ReadOnlySqlTransaction():
+            return StoreReadOnly(f"{text}. A standby takes no messages: connect to the primary")
+        case errors.DiskFull() | errors.OutOfMemory():
+            return StoreFull(text)
+        case errors.DataCorrupted() | errors.IndexCorrupted():
+            return StoreCorrupt(text)
+        case errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():
+            return InvalidArgument("message", f"PostgreSQL keeps no such text: {error}")
+        case psycopg.OperationalError() if _is_refusal(str(error)):
+            return StoreError(text)
+        case psycopg.OperationalError() | psycopg.InterfaceError() | PoolClosed():
+            return StoreUnavailable(text)
+        case _ if isinstance(error, _RACES):
+            return StoreUnavailable(text)
+        case _:
+            return StoreError(text)
+
+
+def _is_refusal(text: str) -> bool:
+    """The server is there and says no: trying again will not help."""
+    words = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+    return any(word in text for word in words)
+
+
+def grants(where: Where) -> str:
+    return (
+        f"To make the schema, this user needs: GRANT CREATE ON DATABASE <database> TO <user>; or let "
+        f"somebody who may run what `holdfast migrate --sql` prints, then: GRANT USAGE ON SCHEMA "
+        f"{where.schema} TO <user>; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "
+        f"{where.schema} TO <user>; GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "
+        f"{where.schema} TO <user>"
+    )

@@ -1,0 +1,398 @@
+"""Apply a batch of transitions. Acks of what is still held are one statement; anything else locks
+the messages first, compares, then writes by kind, in one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.message import home_of
+from holdfast.store import Settled, Target, Transition
+from holdfast.stores.postgres import arrays
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.rows import read_token, write_history
+
+READY, DELAYED, LEASED = range(3)
+DAY_MS = 86_400_000
+
+# What every move to the log copies.
+_KEPT = (
+    "seq, available_at, enqueued_at, token, leased_at, first_leased_at, qid, part, attempts, "
+    "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, body"
+)
+# Primary key. An array of ids, not a join: no statistics can turn this into a scan. Ids and tokens
+# are compared as sets; a batch names a message once, and no two deliveries share a token.
+FINISH_ALIKE = f"""
+WITH gone AS (
+  DELETE FROM holdfast.message
+  WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND state = 2
+    AND token = ANY(%(tokens)s)
+  RETURNING {_KEPT}, history
+), logged AS (
+  INSERT INTO holdfast.log ({_KEPT}, history, finished_at, status, verb)
+  SELECT {_KEPT}, history, %(now)s, %(status)s, %(verb)s FROM gone WHERE %(status)s::text IS NOT NULL
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, day, leased, done, logged)
+  SELECT qid, part, %(day)s, -count(*), count(*),
+    CASE WHEN %(status)s::text IS NULL THEN 0 ELSE count(*) END
+  FROM gone GROUP BY qid, part
+)
+SELECT count(*), CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM gone
+"""
+# The same for messages that are locked and compared already, each with its own end.
+FINISH = f"""
+WITH gone AS (
+  DELETE FROM holdfast.message WHERE home = %(home)s AND id = ANY(%(ids)s)
+  RETURNING {_KEPT}, history
+)
+INSERT INTO holdfast.log ({_KEPT}, history, finished_at, status, verb, result)
+SELECT {", ".join(f"gone.{name}" for name in _KEPT.split(", "))}, coalesce(a.history, gone.history),
+  %(now)s, a.status, a.verb, a.result
+FROM gone JOIN unnest(%(ids)s, %(statuses)s, %(verbs)s, %(histories)s, %(results)s)
+  AS a (id, status, verb, history, result) ON a.id = gone.id
+WHERE a.status IS NOT NULL
+"""
+# Primary key, in order of the ids: two batches that name the same messages never deadlock.
+FENCE = """
+SELECT id::text, state, token, deadline, place, part, verb, seq FROM holdfast.message
+WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY id FOR UPDATE
+"""
+FENCE_FREE = FENCE.rstrip() + " SKIP LOCKED\n"
+EXTEND = """
+UPDATE holdfast.message m SET deadline = a.deadline
+FROM unnest(%(ids)s, %(deadlines)s) AS a (id, deadline)
+WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
+"""
+PUT_BACK = """
+UPDATE holdfast.message m SET
+  home = %(to_home)s, qid = %(to_qid)s, split = %(split)s, state = a.state, rank = a.rank,
+  place = a.place, available_at = a.available_at, attempts = a.attempts,
+  history = coalesce(a.history, m.history), token = a.token, verb = a.verb,
+  deadline = NULL, leased_at = NULL, owner = NULL, batch = NULL
+FROM unnest(%(ids)s, %(states)s, %(ranks)s, %(places)s, %(available_ats)s, %(attempts)s,
+  %(histories)s, %(tokens)s, %(verbs)s)
+  AS a (id, state, rank, place, available_at, attempts, history, token, verb)
+WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
+"""
+# Primary key. A queue that somebody is deleting is waited for; one that is gone has no row.
+TARGET = "SELECT qid, partitions > 1 FROM holdfast.queue WHERE name = %(name)s FOR KEY SHARE"
+HELD_THERE = """
+SELECT id::text FROM holdfast.message WHERE home = %(home)s AND id = ANY(%(ids)s)
+"""
+LAST = """
+SELECT id::text, token, verb, state FROM holdfast.message
+WHERE home = %(home)s AND id = ANY(%(ids)s)
+"""
+LAST_LOGGED = """
+SELECT id::text, token, verb FROM holdfast.log WHERE qid = %(qid)s AND id = ANY(%(ids)s)
+  AND token = ANY(%(tokens)s)
+"""
+PLACES = "SELECT nextval('holdfast.seq') FROM generate_series(1, %(n)s)"
+QID = "SELECT qid FROM holdfast.queue WHERE name = %(name)s"
+COUNT = """
+INSERT INTO holdfast.delta (qid, part, day, ready, delayed, leased, done, logged)
+SELECT * FROM unnest(%(qids)s, %(parts)s, %(days)s, %(ready)s, %(delayed)s, %(leased)s, %(done)s,
+  %(logged)s)
+"""
+
+_Row = tuple[Any, ...]
+_ID, _STATE, _TOKEN, _DEADLINE, _PLACE, _PART, _VERB, _SEQ = range(8)
+
+
+class Counts:
+    """What one transaction adds to holdfast.delta, by queue, partition and day of the log."""
+
+    def __init__(self) -> None:
+        self._deltas: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0] * 5)
+
+    def move(self, qid: int, part: int, state: int, n: int) -> None:
+        self._deltas[qid, part, 0][state] += n
+
+    def finish(self, qid: int, part: int, day: int, *, logged: bool) -> None:
+        delta = self._deltas[qid, part, day]
+        delta[3] += 1
+        delta[4] += logged
+
+    def forget(self, qid: int, part: int, day: int) -> None:
+        self._deltas[qid, part, day][4] -= 1
+
+    def write(self, db: Connection, statement: str) -> None:
+        rows = [(*key, *delta) for key, delta in self._deltas.items() if any(delta)]
+        if rows:
+            names = ("qids", "parts", "days", "ready", "delayed", "leased", "done", "logged")
+            columns = zip(*rows, strict=True)
+            db.execute(
+                statement,
+                {
+                    name: list(column) for name, column in zip(names, columns, strict=True)
+                },
+            )
+
+
+class Settler:
+    """Applies batches on one schema. `sql` puts a statement into that schema."""
+
+    def __init__(self, sql: Any) -> None:
+        self._sql = sql
+
+    def settle(
+        self, db: Connection, moves: Sequence[Transition], now: int, qids: dict[str, int]
+    ) -> list[Settled]:
+        """In the transaction that is open on `db`. `qids`: of the queues that the moves start in."""
+        batch = _Batch(db, self._sql, now, qids)
+        answers: list[Settled | None] = [None] * len(moves)
+        for wave in _waves(moves):
+            for n, answer in batch.apply(wave):
+                answers[n] = answer
+        batch.counts.write(db, self._sql(COUNT))
+        return [answer or Settled.STALE for answer in answers]
+
+
+def alike(moves: Sequence[Transition]) -> bool:
+    """Whether it is the common batch: acks of different messages of one queue, nothing more."""
+    first = moves[0]
+    return all(
+        move.target is Target.DONE
+        and move.result is None
+        and move.history is None
+        and move.overdue_at is None
+        and move.token is not None
+        and move.queue == first.queue
+        and move.verb is first.verb
+        and move.status == first.status
+        for move in moves
+    ) and len({move.id for move in moves}) == len(moves)
+
+
+def finish_alike(
+    db: Connection, sql: Any, moves: Sequence[Transition], now: int, qid: int
+) -> list[bool]:
+    """Which of a batch that is `alike` were acked."""
+    first = moves[0]
+    tokens = [read_token(move.token) for move in moves]
+    bind: dict[str, Any] = {
+        "home": qid // 2,
+        "qid": qid,
+        "ids": arrays.uuids([move.id for move in moves]),
+        "tokens": arrays.ints(tokens),
+        "now": now,
+        "day": 0 if first.status is None else now // DAY_MS,
+        "status": first.status,
+        "verb": first.verb.value,
+        "n": len(moves),
+    }
+    rows = db.execute(sql(FINISH_ALIKE), bind, binary=True).fetchall()
+    gone, ids = rows[0]
+    if gone == len(moves):
+        return [True] * gone
+    known = set(ids or ())
+    return [move.id in known for move in moves]
+
+
+def lost(
+    db: Connection, sql: Any, moves: Sequence[Transition], qids: dict[str, int]
+) -> list[Settled]:
+    """Stale, unless the last thing that happened to a message was this very move."""
+    last: dict[tuple[str, str], tuple[int | None, str | None]] = {}
+    logged: set[tuple[str, str, int, str | None]] = set()
+    for queue in {move.queue for move in moves if move.token is not None}:
+        if queue not in qids:
+            continue
+        mine = [move for move in moves if move.queue == queue]
+        ids = arrays.uuids([move.id for move in mine])
+        tokens = arrays.ints([read_token(move.token) for move in mine])
+        held = {"home": qids[queue] // 2, "ids": ids}
+        for id, token, verb, state in db.execute(sql(LAST), held, binary=True):
+            last[queue, id] = (None, None) if state == LEASED else (token, verb)
+        done = {"qid": qids[queue], "ids": ids, "tokens": tokens}
+        for id, token, verb in db.execute(sql(LAST_LOGGED), done, binary=True):
+            logged.add((queue, id, token, verb))
+    return [_what_became(move, last, logged) for move in moves]
+
+
+def _what_became(move: Transition, last: Any, logged: Any) -> Settled:
+    token = read_token(move.token)
+    key = (move.queue, move.id)
+    if not token:
+        return Settled.STALE
+    if key in last:
+        same = last[key] == (token, move.verb.value)
+    else:
+        same = (*key, token, move.verb.value) in logged
+    return Settled.ALREADY if same else Settled.STALE
+
+
+_Numbered = list[tuple[int, Transition]]
+
+
+def _waves(moves: Sequence[Transition]) -> Iterator[_Numbered]:
+    """By queue, cut where a message comes up again: the second move must see what the first did."""
+    wave: dict[tuple[str, str], tuple[int, Transition]] = {}
+    for n, move in enumerate(moves):
+        key = (home_of(move.queue), move.id)
+        if key in wave:
+            yield from _by_queue(wave)
+            wave = {}
+        wave[key] = (n, move)
+    yield from _by_queue(wave)
+
+
+def _by_queue(wave: dict[tuple[str, str], tuple[int, Transition]]) -> Iterator[_Numbered]:
+    parts: dict[str, _Numbered] = defaultdict(list)
+    for n, move in wave.values():
+        parts[move.queue].append((n, move))
+    yield from parts.values()
+
+
+class _Batch:
+    def __init__(self, db: Connection, sql: Any, now: int, qids: dict[str, int]) -> None:
+        self._db = db
+        self._sql = sql
+        self._now = now
+        self._qids = qids
+        self.counts = Counts()
+
+    def _run(self, statement: str, bind: dict[str, Any]) -> list[_Row]:
+        cursor = self._db.execute(self._sql(statement), bind, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    def apply(self, wave: _Numbered) -> Iterator[tuple[int, Settled]]:
+        """Moves of different messages of one queue."""
+        queue = wave[0][1].queue
+        qid = self._qids.get(queue)
+        if qid is None:
+            yield from ((n, Settled.STALE) for n, _ in wave)
+            return
+        rows = self._fence(qid, [move for _, move in wave])
+        fit: list[tuple[int, Transition, _Row]] = []
+        unfit: _Numbered = []
+        for n, move in wave:
+            row = rows.get(move.id)
+            if row is not None and _fits(row, move):
+                fit.append((n, move, row))
+            else:
+                unfit.append((n, move))
+        answers = lost(self._db, self._sql, [move for _, move in unfit], self._qids)
+        yield from ((n, answer) for (n, _), answer in zip(unfit, answers, strict=True))
+        self._finish(qid, [item for item in fit if item[1].target is Target.DONE])
+        self._extend(qid, [item for item in fit if item[1].target is Target.LEASED])
+        stayed = self._put_back(qid, [item for item in fit if item[1].target is Target.WAITING])
+        for n, _, _ in fit:
+            yield n, Settled.STALE if n in stayed else Settled.APPLIED
+
+    def _fence(self, qid: int, moves: list[Transition]) -> dict[str, _Row]:
+        """Lock what the moves name. A sweep and a redrive take what is free: what somebody is just
+        settling, perhaps in a long transaction of their own, is not theirs to wait for."""
+        found: dict[str, _Row] = {}
+        patient = [move.token is not None and move.overdue_at is None for move in moves]
+        for statement, part in (
+            (FENCE_FREE, [move for move, waits in zip(moves, patient, strict=True) if not waits]),
+            (FENCE, [move for move, waits in zip(moves, patient, strict=True) if waits]),
+        ):
+            if part:
+                ids = arrays.uuids([move.id for move in part])
+                for row in self._run(statement, {"home": qid // 2, "qid": qid, "ids": ids}):
+                    found[row[_ID]] = row
+        return found
+
+    def _finish(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> None:
+        if not items:
+            return
+        moves = [move for _, move, _ in items]
+        self._run(
+            FINISH,
+            {
+                "home": qid // 2,
+                "ids": arrays.uuids([move.id for move in moves]),
+                "statuses": arrays.texts([move.status for move in moves]),
+                "verbs": arrays.texts([move.verb.value for move in moves]),
+                "histories": arrays.texts([write_history(move.history) for move in moves]),
+                "results": arrays.blobs([move.result for move in moves]),
+                "now": self._now,
+            },
+        )
+        for _, move, row in items:
+            logged = move.status is not None
+            self.counts.move(qid, row[_PART], row[_STATE], -1)
+            day = self._now // DAY_MS if logged else 0
+            self.counts.finish(qid, row[_PART], day, logged=logged)
+
+    def _extend(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> None:
+        if items:
+            bind = {
+                "home": qid // 2,
+                "ids": arrays.uuids([move.id for _, move, _ in items]),
+                "deadlines": arrays.ints([move.deadline for _, move, _ in items]),
+            }
+            self._run(EXTEND, bind)
+
+    def _put_back(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> set[int]:
+        """Those that had to stay: their new queue is gone, or holds their id."""
+        stayed: set[int] = set()
+        by_target: dict[str, list[tuple[int, Transition, _Row]]] = defaultdict(list)
+        for item in items:
+            by_target[item[1].to_queue].append(item)
+        for name, part in sorted(by_target.items()):
+            target = self._run(TARGET, {"name": name})
+            if not target:
+                stayed |= {n for n, _, _ in part}
+                continue
+            to_qid, split = target[0]
+            if to_qid // 2 != qid // 2:
+                taken = self._taken(to_qid, part)
+                stayed |= {n for n, move, _ in part if move.id in taken}
+                part = [item for item in part if item[1].id not in taken]
+            if part:
+                self._move(qid, to_qid, split, part)
+        return stayed
+
+    def _taken(self, to_qid: int, part: list[tuple[int, Transition, _Row]]) -> set[str]:
+        ids = arrays.uuids([move.id for _, move, _ in part])
+        return {id for (id,) in self._run(HELD_THERE, {"home": to_qid // 2, "ids": ids})}
+
+    def _move(
+        self, qid: int, to_qid: int, split: bool, items: list[tuple[int, Transition, _Row]]
+    ) -> None:
+        moves = [move for _, move, _ in items]
+        states = [READY if move.available_at <= self._now else DELAYED for move in moves]
+        self._run(
+            PUT_BACK,
+            {
+                "home": qid // 2,
+                "to_home": to_qid // 2,
+                "to_qid": to_qid,
+                "split": split,
+                "ids": arrays.uuids([move.id for move in moves]),
+                "states": arrays.ints(states),
+                "ranks": arrays.ints([9 - move.lane for move in moves]),
+                "places": arrays.ints(self._places(items)),
+                "available_ats": arrays.ints([move.available_at for move in moves]),
+                "attempts": arrays.ints([move.attempts for move in moves]),
+                "histories": arrays.texts([write_history(move.history) for move in moves]),
+                "tokens": arrays.ints([read_token(move.token) or None for move in moves]),
+                "verbs": arrays.texts([move.verb.value for move in moves]),
+            },
+        )
+        for (_, _, row), state in zip(items, states, strict=True):
+            self.counts.move(qid, row[_PART], row[_STATE], -1)
+            self.counts.move(to_qid, row[_PART], state, 1)
+
+    def _places(self, items: list[tuple[int, Transition, _Row]]) -> list[int]:
+        tails = sum(move.tail for _, move, _ in items)
+        fresh = iter([place for (place,) in self._run(PLACES, {"n": tails})] if tails else [])
+        places: list[int] = []
+        for _, move, row in items:
+            if move.tail:
+                places.append(next(fresh))
+            else:
+                places.append(row[_PLACE] if move.to_queue == move.queue else row[_SEQ])
+        return places
+
+
+def _fits(row: _Row, move: Transition) -> bool:
+    if move.token is None:
+        return row[_STATE] != LEASED and row[_PLACE] == move.place
+    if row[_STATE] != LEASED or row[_TOKEN] != read_token(move.token):
+        return False
+    return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at

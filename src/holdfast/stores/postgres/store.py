@@ -1,0 +1,833 @@
+"""PostgreSQL: the store that many processes on many machines share.
+
+Every statement finds its rows by an index that no statistics can talk it out of, takes whole
+batches, and waits for no lock that another consumer holds. See docs/adr/0007.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+import psycopg
+from psycopg import conninfo, errors, pq
+
+from holdfast import clock
+from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew
+from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
+from holdfast.policy import Policy
+from holdfast.store import (
+    Claim,
+    Enqueued,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueSpec,
+    QueueStats,
+    Settled,
+    Target,
+    Transition,
+    View,
+)
+from holdfast.stores import read_cursor, url_options
+from holdfast.stores.postgres import arrays, browse, settle, upkeep
+from holdfast.stores.postgres.connections import Connection, Connections, Where
+from holdfast.stores.postgres.joined import joined
+from holdfast.stores.postgres.rows import (
+    COLUMNS,
+    LEASED_COLUMNS,
+    read_lease,
+    read_message,
+    token_base,
+    write_messages,
+)
+from holdfast.stores.postgres.settle import DAY_MS, DELAYED, READY, Counts
+from holdfast.stores.postgres.wake import Wake
+
+PROMOTE_MAX = 10_000
+"""Delayed messages that one lease call makes ready; more come due in the next calls."""
+EVENTS_KEPT = 1000
+SPEC_S = 0.25
+"""How long a queue's settings are remembered: another process's change arrives that late. Whether
+it is paused, and whether it exists, is read anew by every lease and every enqueue."""
+FOLD_EVERY = 256
+"""Writes of one process after which it folds the counts."""
+EVENTS = "event"
+
+# Primary keys. The row of the queue is locked so that nobody deletes it meanwhile, before the first
+# number is drawn. A held id is skipped; which ones were is told only if any was.
+ENQUEUE = """
+WITH q AS (
+  SELECT qid, partitions > 1 AS split FROM holdfast.queue WHERE name = %(queue)s FOR KEY SHARE
+), numbered AS (
+  SELECT nextval('holdfast.seq') AS seq, q.qid, q.split, s.*
+  FROM q CROSS JOIN unnest(
+    %(ids)s, %(parts)s, %(priorities)s, %(keys)s, %(types)s, %(content_types)s, %(headers)s,
+    %(enqueued_ats)s, %(available_ats)s, %(attempts)s, %(ack_timeouts)s, %(max_attempts)s,
+    %(backoffs)s, %(histories)s, %(bodies)s
+  ) WITH ORDINALITY AS s (id, part, priority, key, type, content_type, headers, enqueued_at,
+    available_at, attempts, ack_timeout, max_attempts, backoff, history, body, n)
+  ORDER BY n
+), stored AS (
+  INSERT INTO holdfast.message (seq, place, home, qid, split, state, rank, part, id, priority, key,
+    type, content_type, headers, enqueued_at, available_at, attempts, ack_timeout, max_attempts,
+    backoff, history, body)
+  SELECT seq, seq, qid / 2, qid, split,
+    CASE WHEN coalesce(available_at, %(now)s) <= %(now)s THEN 0 ELSE 1 END,
+    CASE WHEN qid %% 2 = 1 THEN 9 ELSE 9 - coalesce(priority, 0) END,
+    coalesce(part, 0), id, coalesce(priority, 0), key, type, content_type, headers,
+    coalesce(enqueued_at, %(now)s), coalesce(available_at, %(now)s), coalesce(attempts, 0),
+    ack_timeout, max_attempts, backoff, history, body
+  FROM numbered
+  ON CONFLICT DO NOTHING
+  RETURNING id, qid, part, state
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, ready, delayed)
+  SELECT qid, part, count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1)
+  FROM stored GROUP BY qid, part
+)
+SELECT (SELECT qid FROM q), count(*),
+  CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM stored
+"""
+
+# Index message_ready. Nothing is taken while delayed messages are due: they come first in line.
+_DUE = """
+EXISTS (SELECT 1 FROM holdfast.message
+        WHERE qid = (SELECT qid FROM q) AND state = 1 AND available_at <= %(now)s)
+"""
+PICK = f"""
+SELECT ctid FROM holdfast.message
+WHERE qid = (SELECT qid FROM q) AND state = 0
+ORDER BY rank, place
+LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+FOR UPDATE SKIP LOCKED
+"""
+# Index message_ready_split, one ordered walk for each partition.
+PICK_PARTS = f"""
+SELECT ctid FROM (
+  SELECT m.ctid, m.rank, m.place FROM unnest(%(partitions)s) AS p (part) CROSS JOIN LATERAL (
+    SELECT ctid, rank, place FROM holdfast.message
+    WHERE qid = (SELECT qid FROM q) AND state = 0 AND split AND part = p.part
+    ORDER BY rank, place
+    LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+    FOR UPDATE SKIP LOCKED
+  ) m ORDER BY rank, place LIMIT %(limit)s
+) best
+"""
+# By row address: the rows were just locked, and no plan is faster or steadier.
+_TAKE = f"""
+WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
+leased AS (
+  UPDATE holdfast.message SET
+    state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
+    leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = %(batch)s,
+    verb = NULL, deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)
+  WHERE ctid = ANY (ARRAY({{pick}})) AND state = 0
+  RETURNING rank, place, qid, {LEASED_COLUMNS}
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, ready, leased)
+  SELECT qid, part, -count(*), count(*) FROM leased GROUP BY qid, part
+)
+SELECT * FROM leased
+"""
+LEASE = _TAKE.format(pick=PICK)
+LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
+
+# Index message_delayed.
+PROMOTE = """
+WITH due AS (
+  UPDATE holdfast.message SET state = 0
+  WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.message
+    WHERE qid = %(qid)s AND state = 1 AND available_at <= %(now)s
+    ORDER BY available_at, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state = 1
+  RETURNING qid, part
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, ready, delayed)
+  SELECT qid, part, count(*), -count(*) FROM due GROUP BY qid, part
+)
+SELECT count(*) FROM due
+"""
+# Indexes message_ready and message_delayed.
+ANYTHING = """
+SELECT name, qid, paused, partitions,
+  EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 0),
+  (SELECT available_at FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1
+   ORDER BY available_at LIMIT 1)
+FROM holdfast.queue q WHERE name = ANY(%(names)s)
+"""
+
+# Index message_leased. What somebody is settling at this moment is passed over.
+OVERDUE = f"""
+SELECT {LEASED_COLUMNS} FROM holdfast.message
+WHERE qid = %(qid)s AND state = 2 AND deadline <= %(now)s
+ORDER BY deadline, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+# Index message_batch.
+BATCH = f"""
+SELECT {LEASED_COLUMNS} FROM holdfast.message
+WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
+  AND id > coalesce(%(after)s, '00000000-0000-0000-0000-000000000000')::uuid
+ORDER BY message.id LIMIT %(limit)s
+"""
+# Primary key.
+GET = f"""
+SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), {COLUMNS}
+FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
+"""
+
+SPEC = """
+SELECT qid, name, partitions, policy, paused, created_at, revision FROM holdfast.queue
+"""
+END = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM holdfast.seq"
+
+DEPTHS = """
+SELECT q.name, q.qid, q.paused, q.partitions, coalesce(d.ready, 0)::bigint,
+  coalesce(d.delayed, 0)::bigint, coalesce(d.leased, 0)::bigint, coalesce(d.done, 0)::bigint,
+  coalesce(x.dead, 0)::bigint
+FROM holdfast.queue q
+LEFT JOIN LATERAL (SELECT sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased,
+  sum(done) AS done FROM holdfast.delta WHERE qid = q.qid) d ON true
+LEFT JOIN LATERAL (SELECT sum(ready + delayed + leased) AS dead FROM holdfast.delta
+  WHERE qid = q.qid + 1 AND q.qid %% 2 = 0) x ON true
+WHERE q.name = ANY(%(names)s)
+"""
+# The head of each lane: index message_ready, or message_ready_split where there are partitions.
+HEADS = """
+SELECT q.qid, 0, r.rank, h.place, h.enqueued_at
+FROM unnest(%(whole)s) AS q (qid) CROSS JOIN generate_series(0, 9) AS r (rank) CROSS JOIN LATERAL (
+  SELECT place, enqueued_at FROM holdfast.message m
+  WHERE m.qid = q.qid AND state = 0 AND m.rank = r.rank ORDER BY place LIMIT 1) h
+UNION ALL
+SELECT q.qid, p.part, r.rank, h.place, h.enqueued_at
+FROM unnest(%(split)s, %(partitions)s) AS q (qid, partitions)
+CROSS JOIN generate_series(0, q.partitions - 1) AS p (part)
+CROSS JOIN generate_series(0, 9) AS r (rank) CROSS JOIN LATERAL (
+  SELECT place, enqueued_at FROM holdfast.message m
+  WHERE m.qid = q.qid AND state = 0 AND split AND m.part = p.part AND m.rank = r.rank
+  ORDER BY place LIMIT 1) h
+"""
+# Index message_delayed: due, but no lease has come by to make them ready.
+DUE = """
+SELECT qid, part, rank, min(place), (array_agg(enqueued_at ORDER BY place))[1], count(*)
+FROM holdfast.message WHERE qid = ANY(%(qids)s) AND state = 1 AND available_at <= %(now)s
+GROUP BY qid, part, rank
+"""
+
+PUT_QUEUE = """
+INSERT INTO holdfast.queue (qid, name, partitions, paused, policy, created_at, revision)
+VALUES (%(qid)s, %(name)s, %(partitions)s, %(paused)s, %(policy)s, %(created_at)s, %(revision)s)
+ON CONFLICT (name) DO UPDATE SET partitions = excluded.partitions, paused = excluded.paused,
+  policy = excluded.policy, created_at = excluded.created_at, revision = excluded.revision
+"""
+CLAIM = """
+INSERT INTO holdfast.claim AS c (name, owner, epoch, expires_at)
+VALUES (%(name)s, %(owner)s, 1, %(now)s + %(ttl)s)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at,
+  epoch = c.epoch + CASE WHEN c.owner = excluded.owner AND c.expires_at > %(now)s THEN 0 ELSE 1 END
+WHERE c.owner = excluded.owner OR c.expires_at <= %(now)s
+RETURNING epoch
+"""
+# Index log_finished.
+OLDEST = """
+SELECT finished_at, seq FROM holdfast.log WHERE qid = %(qid)s
+ORDER BY finished_at, seq LIMIT %(limit)s
+"""
+TRIM = """
+DELETE FROM holdfast.log WHERE qid = %(qid)s AND (finished_at, seq) <= (%(finished_at)s, %(seq)s)
+RETURNING part, finished_at
+"""
+# Indexes message_ready and message_delayed.
+PURGE = """
+DELETE FROM holdfast.message WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM holdfast.message WHERE qid = %(qid)s AND state = {state}
+  LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state = {state}
+RETURNING part
+"""
+
+OWN_OPTIONS = {"schema", "timeout", "pool_size", "pooler", "synchronous_commit"}
+SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+
+
+def open_url(url: str) -> PostgresStore:
+    return PostgresStore(_where(url))
+
+
+def _where(url: str) -> Where:
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    options = url_options(url, known | OWN_OPTIONS)
+    schema = options.get("schema", "holdfast")
+    if not SCHEMA.fullmatch(schema):
+        raise InvalidArgument("url option schema", f"{schema!r}: a-z, 0-9 and _, at most 41 long")
+    pooler = options.get("pooler", "none")
+    if pooler not in ("none", "transaction"):
+        raise InvalidArgument("url option pooler", "must be none or transaction")
+    commit = options.get("synchronous_commit", "on")
+    if commit not in ("on", "off", "local", "remote_write", "remote_apply"):
+        raise InvalidArgument("url option synchronous_commit", f"PostgreSQL has no {commit!r}")
+    parts = urlsplit(url)
+    rest = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in OWN_OPTIONS]
+    plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
+    timeout = _number(options, "timeout", 10.0)
+    try:
+        info = conninfo.conninfo_to_dict(plain)
+    except psycopg.Error as error:
+        raise InvalidArgument("url", f"not a PostgreSQL URL: {str(error).strip()}") from None
+    patience: dict[str, Any] = {
+        "connect_timeout": max(2, int(timeout)),
+        "application_name": "holdfast",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": int(timeout * 1000),
+    }
+    return Where(
+        conninfo=conninfo.make_conninfo(**{**patience, **info}),
+        shown=_shown(info),
+        schema=schema,
+        timeout=timeout,
+        pool_size=int(_number(options, "pool_size", 10)),
+        pooler=pooler == "transaction",
+        synchronous_commit=commit,
+    )
+
+
+def _shown(info: dict[str, Any]) -> str:
+    host = f"{info.get('host', 'localhost')}:{info.get('port', 5432)}"
+    return f"postgresql://{host}/{info.get('dbname', '')}"
+
+
+def _number(options: dict[str, str], name: str, default: float) -> float:
+    try:
+        value = float(options.get(name, default))
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 3600:
+        raise InvalidArgument(f"url option {name}", "must be a number from 1 to 3600")
+    return value
+
+
+class _Known(msgspec.Struct, frozen=True):
+    spec: QueueSpec
+    qid: int
+    until: float
+
+
+class PostgresStore:
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._db = Connections(where)
+        self._wake = Wake(self._db, where.schema)
+        self._sql = lru_cache(maxsize=None)(lambda text: in_schema(text, where.schema))
+        self._settler = settle.Settler(self._sql)
+        self._known: dict[str, _Known] = {}
+        self._unfolded = 0
+        self._id = ""
+
+    def migrate(self) -> None:
+        """Make or upgrade the schema, in one transaction, under a lock: others wait, then look."""
+        steps = migrations()
+        with self._db.use() as db:
+            version = self._version(db)
+            self._must_know(version, steps)
+            if version == len(steps):
+                return
+            with db.transaction():
+                db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.",))
+                for script in steps[self._version(db) :]:
+                    db.execute(in_schema(script, self._where.schema).encode(), prepare=False)
+                db.execute(
+                    self._sql(
+                        "INSERT INTO holdfast.meta VALUES ('version', %s) "
+                        "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+                    ),
+                    (str(len(steps)),),
+                )
+
+    def _must_know(self, version: int, steps: list[str]) -> None:
+        if version > len(steps):
+            raise SchemaTooNew(
+                f"{self._where.shown} has schema {version}, this Holdfast knows {len(steps)}: "
+                "pip install --upgrade holdfast"
+            )
+
+    def _version(self, db: Connection) -> int:
+        made = db.execute("SELECT to_regclass(%s)", (f"{self._where.schema}.meta",)).fetchone()
+        if made is None or made[0] is None:
+            return 0
+        rows = db.execute(self._sql("SELECT name, value FROM holdfast.meta")).fetchall()
+        values = dict(rows)
+        self._id = values.get("store", "")
+        return int(values.get("version", "0"))
+
+    def close(self) -> None:
+        self._wake.stop()
+        self._db.close()
+
+    def time(self) -> int:
+        now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        return self._run(now, {})[0][0]
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        self._forget_specs()
+
+        def put(db: Connection) -> bool:
+            db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.queue",))
+            stored = {row[1]: row for row in db.execute(self._sql(SPEC)).fetchall()}
+            revisions = {name: row[-1] for name, row in stored.items()}
+            if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
+                return False
+            qids = {name: row[0] for name, row in stored.items()}
+            for spec in specs:
+                qids[spec.name] = self._qid(db, spec.name, qids)
+                bind: dict[str, Any] = {
+                    "qid": qids[spec.name],
+                    "name": spec.name,
+                    "partitions": spec.partitions,
+                    "paused": spec.paused,
+                    "policy": msgspec.json.encode(spec.policy.to_dict()).decode(),
+                    "created_at": spec.created_at,
+                    "revision": spec.revision + 1,
+                }
+                db.execute(self._sql(PUT_QUEUE), bind)
+            return True
+
+        done = self._db.run(put)
+        self._forget_specs()
+        self._wake.tell([spec.name for spec in specs])
+        return done
+
+    def _qid(self, db: Connection, name: str, known: dict[str, int]) -> int:
+        """The queue's number; a new one lies beside that of its source or its dead-letter queue."""
+        sibling = home_of(name) if is_dlq(name) else name + DLQ_SUFFIX
+        for other in (name, sibling):
+            if other in known:
+                return known[other] // 2 * 2 + is_dlq(name)
+        row = db.execute(self._sql("SELECT nextval('holdfast.home')")).fetchone()
+        assert row is not None
+        return row[0] * 2 + is_dlq(name)
+
+    def get_queue(self, name: str) -> QueueSpec | None:
+        known = self._look_up(name)
+        return known.spec if known else None
+
+    def queues(self) -> list[QueueSpec]:
+        return [_spec(row) for row in self._run(SPEC + " ORDER BY name", {})]
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        self._forget_specs()
+
+        def delete(db: Connection) -> bool:
+            db.execute("SET LOCAL statement_timeout = 0")
+            # Waits for everybody who is enqueueing, and lets nobody begin to.
+            locked = SPEC + " WHERE name = ANY(%(names)s) ORDER BY qid FOR UPDATE"
+            found = db.execute(self._sql(locked), {"names": list(names)}).fetchall()
+            qids = {"qids": [row[0] for row in found]}
+            if only_empty and db.execute(self._sql(_HOLDS), qids).fetchall():
+                return False
+            for table in ("message", "log", "delta", "queue"):
+                db.execute(self._sql(f"DELETE FROM holdfast.{table} WHERE qid = ANY(%(qids)s)"), qids)
+            return True
+
+        deleted = self._db.run(delete)
+        self._forget_specs()
+        return deleted
+
+    def enqueue(
+        self, messages: Sequence[Message], now: int, *, within: Any = None
+    ) -> list[Enqueued]:
+        if not messages:
+            return []
+        names = sorted({message.queue for message in messages})
+        if within is not None:
+            with joined(within, self._where, self._id) as db:
+                answers = self._enqueue(db, messages, now, names)
+                db.execute(*self._wake.notice(names))
+            return answers
+        if len(names) == 1:
+            bind = {**write_messages(messages, now), "queue": names[0], "n": len(messages)}
+            answers = _enqueued(messages, self._run(ENQUEUE, bind)[0])
+        else:
+            answers = self._db.run(lambda db: self._enqueue(db, messages, now, names))
+        self._wake.tell(names)
+        self._fold()
+        return answers
+
+    def _enqueue(
+        self, db: Connection, messages: Sequence[Message], now: int, names: list[str]
+    ) -> list[Enqueued]:
+        answers: dict[int, Enqueued] = {}
+        for name in names:
+            mine = [(n, message) for n, message in enumerate(messages) if message.queue == name]
+            part = [message for _, message in mine]
+            bind = {**write_messages(part, now), "queue": name, "n": len(part)}
+            row = db.execute(self._sql(ENQUEUE), bind, binary=True).fetchone()
+            assert row is not None
+            for (n, _), answer in zip(mine, _enqueued(part, row), strict=True):
+                answers[n] = answer
+        return [answers[n] for n in range(len(messages))]
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        bind: dict[str, Any] = {
+            "queue": ask.queue,
+            "limit": ask.limit,
+            "owner": ask.owner,
+            "base": token_base(ask.token),
+            "timeout": ask.timeout_ms,
+            "batch": ask.batch,
+            "now": now,
+        }
+        statement = LEASE
+        if ask.partitions is not None and self._must_exist(ask.queue).spec.partitions > 1:
+            statement = LEASE_PARTS
+            bind["partitions"] = list(ask.partitions)
+        elif ask.partitions is not None and 0 not in ask.partitions:
+            return []
+        rows = self._run(statement, bind)
+        if not rows and self._promote(ask.queue, now):
+            rows = self._run(statement, bind)
+        if rows:
+            self._fold()
+            rows.sort(key=lambda row: row[:2])
+        return [read_lease(row, ask.queue, 3) for row in rows]
+
+    def _promote(self, queue: str, now: int) -> int:
+        """Make ready what is due; how many. Also finds out whether there is such a queue."""
+        found = self._run(ANYTHING, {"names": [queue]})
+        if not found:
+            raise QueueNotFound(f"no queue {queue!r}")
+        _, qid, paused, _, _, due = found[0]
+        if paused or due is None or due > now:
+            return 0
+        return self._run(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX})[0][0]
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        if not moves:
+            return []
+        woken = sorted({move.to_queue for move in moves if move.target is Target.WAITING})
+        if within is not None:
+            with joined(within, self._where, self._id) as db:
+                answers = self._settle(db, moves, now)
+                if woken:
+                    db.execute(*self._wake.notice(woken))
+            return answers
+        if settle.alike(moves):
+            answers = self._finish(moves, now)
+        else:
+            answers = self._db.run(lambda db: self._settle(db, moves, now))
+        if woken:
+            self._wake.tell(woken)
+        self._fold()
+        return answers
+
+    def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
+        """Acks of one queue: a single statement, and a second look only at what was not held."""
+        known = self._look_up(moves[0].queue)
+        if known is None:
+            return [Settled.STALE] * len(moves)
+        with self._db.use() as db:
+            acked = settle.finish_alike(db, self._sql, moves, now, known.qid)
+            if all(acked):
+                return [Settled.APPLIED] * len(moves)
+            self._forget_specs()
+            rest = [move for move, done in zip(moves, acked, strict=True) if not done]
+            qids = self._qids(db, rest)
+            if qids.get(moves[0].queue, known.qid) != known.qid:  # deleted and made again
+                found = iter(self._settler.settle(db, rest, now, qids))
+            else:
+                found = iter(settle.lost(db, self._sql, rest, qids))
+            return [Settled.APPLIED if done else next(found) for done in acked]
+
+    def _settle(self, db: Connection, moves: Sequence[Transition], now: int) -> list[Settled]:
+        return self._settler.settle(db, moves, now, self._qids(db, moves))
+
+    def _qids(self, db: Connection, moves: Sequence[Transition]) -> dict[str, int]:
+        names = {"names": list({move.queue for move in moves})}
+        found = "SELECT name, qid FROM holdfast.queue WHERE name = ANY(%(names)s)"
+        return dict(db.execute(self._sql(found), names).fetchall())
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        bind = {"qid": self._must_exist(queue).qid, "now": now, "limit": limit}
+        return [read_lease(row, queue, 0) for row in self._run(OVERDUE, bind)]
+
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        bind = {
+            "qid": self._must_exist(queue).qid,
+            "batch": batch,
+            "after": after,
+            "limit": limit,
+        }
+        return [read_lease(row, queue, 0) for row in self._run(BATCH, bind)]
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        cursor = read_cursor(after)
+
+        def read(db: Connection) -> tuple[int, list[Any]]:
+            qid = self._must_exist(view.queue).qid
+            (end,) = db.execute(self._sql(END)).fetchone() or (0,)
+            return end, browse.page(db, self._sql, view, qid, cursor, limit + 1, now)
+
+        end, rows = self._snapshot(read)
+        following = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
+        return Page([entry for _, entry in rows[:limit]], following, str(end))
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        bind = {"home": self._must_exist(queue).qid // 2, "ids": arrays.uuids(ids)}
+        return [read_message(row, row[0], 1) for row in self._run(GET, bind)]
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        found = self._snapshot(lambda db: self._stats(db, queues, now))
+        for name in queues:
+            if name not in found:
+                raise QueueNotFound(f"no queue {name!r}")
+        return [found[name] for name in queues]
+
+    def _stats(self, db: Connection, queues: Sequence[str], now: int) -> dict[str, QueueStats]:
+        rows = db.execute(self._sql(DEPTHS), {"names": list(queues)}, binary=True).fetchall()
+        whole = [row[1] for row in rows if row[3] == 1]
+        split = [(row[1], row[3]) for row in rows if row[3] > 1]
+        heads: dict[tuple[int, int, int], tuple[int, int]] = {}
+        bind: dict[str, Any] = {
+            "whole": arrays.ints(whole),
+            "split": arrays.ints([qid for qid, _ in split]),
+            "partitions": arrays.ints([n for _, n in split]),
+        }
+        for qid, part, rank, *head in db.execute(self._sql(HEADS), bind, binary=True):
+            heads[qid, part, rank] = (head[0], head[1])
+        due: Counter[int] = Counter()
+        bind = {"qids": [row[1] for row in rows], "now": now}
+        for qid, part, rank, *head, n in db.execute(self._sql(DUE), bind, binary=True):
+            due[qid] += n
+            first = (head[0], head[1])
+            heads[qid, part, rank] = min(heads.get((qid, part, rank), first), first)
+        return {row[0]: _one_stats(row, heads, due[row[1]], now) for row in rows}
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        qid = self._must_exist(queue).qid
+        over = 0
+        if keep is not None:
+            held = "SELECT coalesce(sum(logged), 0)::bigint FROM holdfast.delta WHERE qid = %(qid)s"
+            over = max(0, self._run(held, {"qid": qid})[0][0] - keep)
+        if not over and before is None:
+            return 0
+        oldest = self._run(OLDEST, {"qid": qid, "limit": limit})
+        drop = [
+            row for n, row in enumerate(oldest) if n < over or (before or 0) > row[0]
+        ]
+        if not drop:
+            return 0
+        finished_at, seq = drop[-1]
+
+        def cut(db: Connection) -> int:
+            bind = {"qid": qid, "finished_at": finished_at, "seq": seq}
+            gone = db.execute(self._sql(TRIM), bind).fetchall()
+            counts = Counts()
+            for part, at in gone:
+                counts.forget(qid, part, at // DAY_MS)
+            counts.write(db, self._sql(settle.COUNT))
+            return len(gone)
+
+        return self._db.run(cut)
+
+    def purge(self, queue: str, limit: int) -> int:
+        qid = self._must_exist(queue).qid
+
+        def drop(db: Connection) -> int:
+            counts, n = Counts(), 0
+            for state in (READY, DELAYED):
+                statement = self._sql(PURGE.format(state=state))
+                for (part,) in db.execute(statement, {"qid": qid, "limit": limit - n}).fetchall():
+                    counts.move(qid, part, state, -1)
+                    n += 1
+            counts.write(db, self._sql(settle.COUNT))
+            return n
+
+        return self._db.run(drop)
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        rows = self._run(CLAIM, {"name": name, "owner": owner, "ttl": ttl_ms, "now": now})
+        return Claim(name, owner, rows[0][0], now + ttl_ms) if rows and ttl_ms else None
+
+    def publish(self, events: Sequence[Event]) -> None:
+        def write(db: Connection) -> None:
+            for event in events:
+                bind = (event.type, event.timestamp, msgspec.json.encode(event.payload).decode())
+                db.execute(
+                    self._sql(
+                        "INSERT INTO holdfast.event (type, timestamp, payload) VALUES (%s, %s, %s)"
+                    ),
+                    bind,
+                )
+            newest = "(SELECT max(seq) FROM holdfast.event)"
+            db.execute(
+                self._sql(f"DELETE FROM holdfast.event WHERE seq <= {newest} - %s"), (EVENTS_KEPT,)
+            )
+
+        self._db.run(write)
+        self._wake.tell([EVENTS])
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        if after is None:
+            after = self._run("SELECT coalesce(max(seq), 0) FROM holdfast.event", {})[0][0]
+        return _Subscription(self._events, self._wake, after or 0)
+
+    def _events(self, after: int) -> list[Event]:
+        rows = self._run(
+            "SELECT type, timestamp, payload, seq FROM holdfast.event WHERE seq > %(after)s "
+            "ORDER BY seq LIMIT 1000",
+            {"after": after},
+        )
+        return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        seen = self._wake.watch(queues)
+        found = self._run(ANYTHING, {"names": list(queues)})
+        missing = set(queues) - {row[0] for row in found}
+        if missing:
+            raise QueueNotFound(f"no queue {min(missing)!r}")
+        ahead = [timeout]
+        for _, _, paused, _, ready, due in found:
+            if paused:
+                continue
+            if ready or (due is not None and due <= now):
+                return
+            if due is not None:
+                ahead.append((due - now) / 1000)
+        self._wake.wait(seen, min(ahead))
+
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """Vacuum what is written most, fold the counts, make and drop the log's days."""
+        upkeep.tidy(self._db, self._sql, self._where.schema, now, log_before)
+
+    def _run(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return self._db.execute(self._sql(statement), bind)
+
+    def _snapshot(self, read: Callable[[Connection], Any]) -> Any:
+        """Several reads of one moment."""
+
+        def at_one_moment(db: Connection) -> Any:
+            db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return read(db)
+
+        return self._db.run(at_one_moment)
+
+    def _look_up(self, name: str) -> _Known | None:
+        known = self._known.get(name)
+        if known is not None and known.until > clock.monotonic():
+            return known
+        rows = self._run(SPEC + " WHERE name = %(name)s", {"name": name})
+        if not rows:
+            self._known.pop(name, None)
+            return None
+        known = _Known(_spec(rows[0]), rows[0][0], clock.monotonic() + SPEC_S)
+        self._known[name] = known
+        return known
+
+    def _must_exist(self, name: str) -> _Known:
+        known = self._look_up(name)
+        if known is None:
+            raise QueueNotFound(f"no queue {name!r}")
+        return known
+
+    def _forget_specs(self) -> None:
+        self._known.clear()
+
+    def _fold(self) -> None:
+        """Counts must not pile up where no sweeper runs."""
+        self._unfolded += 1
+        if self._unfolded >= FOLD_EVERY:
+            self._unfolded = 0
+            self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
+
+
+_HOLDS = """
+SELECT 1 FROM unnest(%(qids)s) AS q (qid) WHERE EXISTS (
+  SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 0)
+OR EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1)
+OR EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 2)
+"""
+
+
+class _Subscription:
+    def __init__(self, read: Callable[[int], list[Event]], wake: Wake, after: int) -> None:
+        self._read = read
+        self._wake = wake
+        self._after = after
+
+    def next(self, timeout: float) -> list[Event]:
+        until = clock.monotonic() + timeout
+        while True:
+            seen = self._wake.watch([EVENTS])
+            events = self._read(self._after)
+            left = until - clock.monotonic()
+            if events or left <= 0:
+                self._after = events[-1].seq if events else self._after
+                return events
+            self._wake.wait(seen, left)
+
+    def close(self) -> None: ...
+
+
+def migrations() -> list[str]:
+    """The scripts, in order: forward only, numbered by their names."""
+    folder = files("holdfast.stores.postgres") / "sql"
+    scripts = sorted(folder.iterdir(), key=lambda script: script.name)
+    return [script.read_text() for script in scripts if script.name.endswith(".sql")]
+
+
+def in_schema(statement: str, schema: str) -> str:
+    """Statements are written for the schema `holdfast`."""
+    if schema == "holdfast":
+        return statement
+    return statement.replace("holdfast.", f"{schema}.").replace(
+        "SCHEMA IF NOT EXISTS holdfast", f"SCHEMA IF NOT EXISTS {schema}"
+    )
+
+
+def _spec(row: tuple[Any, ...]) -> QueueSpec:
+    _, name, partitions, policy, paused, created_at, revision = row
+    return QueueSpec(name, partitions, _policy(policy), paused, created_at, revision)
+
+
+@lru_cache(maxsize=1000)
+def _policy(stored: str) -> Policy:
+    return Policy.from_dict(msgspec.json.decode(stored))
+
+
+def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueued]:
+    qid, n, ids = row
+    if qid is None:
+        raise QueueNotFound(f"no queue {messages[0].queue!r}")
+    if n == len(messages):
+        return [Enqueued.STORED] * n
+    stored = set(ids or ())
+    answers: list[Enqueued] = []
+    for message in messages:  # of one id twice, the first was kept
+        answers.append(Enqueued.STORED if message.id in stored else Enqueued.HELD)
+        stored.discard(message.id)
+    return answers
+
+
+def _one_stats(
+    row: tuple[Any, ...], heads: dict[tuple[int, int, int], tuple[int, int]], due: int, now: int
+) -> QueueStats:
+    name, qid, paused, _, ready, delayed, leased, done, dead = row
+    oldest = min((head[1] for key, head in heads.items() if key[0] == qid), default=None)
+    return QueueStats(
+        queue=name,
+        ready=ready + due,
+        delayed=delayed - due,
+        leased=leased,
+        dead=dead,
+        done=done,
+        oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
+        paused=paused,
+    )

@@ -1,0 +1,113 @@
+"""What the sweeper does for PostgreSQL: dead rows, counts, and the days of the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.settle import DAY_MS
+
+DAYS_AHEAD = 3
+FOLD_MAX = 100_000
+
+logger = logging.getLogger("holdfast.postgres")
+
+# By row address; rows that another one is folding are passed over.
+FOLD = """
+WITH taken AS (
+  DELETE FROM holdfast.delta WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.delta LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+  RETURNING *
+), folded AS (
+  INSERT INTO holdfast.delta (qid, part, day, ready, delayed, leased, done, logged)
+  SELECT qid, part, day, sum(ready), sum(delayed), sum(leased), sum(done), sum(logged)
+  FROM taken GROUP BY qid, part, day
+  HAVING sum(ready) <> 0 OR sum(delayed) <> 0 OR sum(leased) <> 0 OR sum(done) <> 0
+    OR sum(logged) <> 0
+)
+SELECT count(*) FROM taken
+"""
+# What was counted for a day is counted back: a sum stays right while others fold.
+FORGET_DAY = """
+INSERT INTO holdfast.delta (qid, part, day, logged)
+SELECT qid, part, day, -sum(logged) FROM holdfast.delta WHERE day = %(day)s GROUP BY qid, part, day
+"""
+# Skips a table that somebody else is vacuuming. Not truncated: that would lock out everybody.
+VACUUM = "VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) {table}"
+HOT = ("message", "delta", "claim")
+DAYS = """
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = to_regclass(%(log)s)
+"""
+
+
+def tidy(
+    connections: Connections,
+    sql: Callable[[str], Any],
+    schema: str,
+    now: int,
+    log_before: int | None,
+) -> None:
+    connections.execute(sql(FOLD), {"limit": FOLD_MAX})
+    with connections.upkeep() as db:
+        try:
+            for table in HOT:
+                db.execute(VACUUM.format(table=f"{schema}.{table}").encode())
+            _days(db, sql, schema, now, log_before)
+        except (errors.LockNotAvailable, errors.QueryCanceled) as error:
+            logger.info("upkeep goes on at the next tick: %s", str(error).strip())
+        except errors.InsufficientPrivilege as error:
+            logger.warning("no upkeep: the tables belong to another user: %s", str(error).strip())
+
+
+def _days(
+    db: Connection, sql: Callable[[str], Any], schema: str, now: int, log_before: int | None
+) -> None:
+    """Days to come are made before they are needed; days that nobody wants any more are dropped."""
+    names = {row[0] for row in db.execute(DAYS, {"log": f"{schema}.log"}).fetchall()}
+    today = now // DAY_MS
+    for day in range(today, today + DAYS_AHEAD):
+        if _name(day) not in names:
+            _make(db, sql, day)
+    if log_before is None:
+        return
+    for name in names - {"log_other"}:
+        day = int(name.removeprefix("log_"))
+        if (day + 1) * DAY_MS <= log_before:
+            with db.transaction():
+                db.execute(sql(f"DROP TABLE holdfast.{name}").encode())
+                db.execute(sql(FORGET_DAY), {"day": day})
+            logger.info("dropped a day of the log: %s", name)
+
+
+def _make(db: Connection, sql: Callable[[str], Any], day: int) -> None:
+    low, high = day * DAY_MS, (day + 1) * DAY_MS
+    try:
+        with db.transaction():
+            # Made apart and then attached: that waits for nobody who reads or writes the log.
+            name = _name(day)
+            db.execute(
+                sql(
+                    f"CREATE TABLE holdfast.{name} (LIKE holdfast.log INCLUDING DEFAULTS, "
+                    f"CHECK (finished_at >= {low} AND finished_at < {high}))"
+                ).encode()
+            )
+            db.execute(
+                sql(
+                    f"ALTER TABLE holdfast.log ATTACH PARTITION holdfast.{name} "
+                    f"FOR VALUES FROM ({low}) TO ({high})"
+                ).encode()
+            )
+    except errors.CheckViolation:
+        logger.debug("log_other holds rows of day %d already: they stay there", day)
+    except psycopg.errors.DuplicateTable:
+        return
+
+
+def _name(day: int) -> str:
+    return f"log_{day}"
