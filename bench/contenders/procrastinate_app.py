@@ -31,7 +31,7 @@ def make(
 
 
 def work(url: str, concurrency: int, last: int) -> None:
-    """Its pool as it comes, of 4: a connection for every task makes it slower."""
+    """Its pool as it comes, of 4: a connection for every task was no faster."""
     app = make(PsycopgConnector(conninfo=url), last)[0]
     app.run_worker(concurrency=concurrency, delete_jobs="always")
 

@@ -42,7 +42,7 @@ WHERE qid = %(qid)s AND (finished_at, seq) > (%(first)s, %(second)s)
 ORDER BY finished_at, seq LIMIT %(limit)s
 """
 # Index log_id.
-LOG_ONE = LOG.replace("WHERE qid = %(qid)s", "WHERE qid = %(qid)s AND id = %(id)s::uuid")
+LOG_ONE = LOG.replace("WHERE qid = %(qid)s", "WHERE id = %(id)s::uuid AND qid + 0 = %(qid)s")
 
 _STATEMENTS = {
     State.READY: (READY, DUE),

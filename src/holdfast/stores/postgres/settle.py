@@ -21,22 +21,32 @@ _KEPT = (
     "seq, available_at, enqueued_at, token, leased_at, first_leased_at, qid, part, attempts, "
     "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, body"
 )
-# Primary key. An array of ids, not a join: no statistics can turn this into a scan. Ids and tokens
+# Index log_id: of an id that was used again, the first end stays. A subquery with a limit is never
+# turned into a join, "qid + 0" keeps to the index of ids, and the days before the ids were made need
+# no look.
+_NOT_LOGGED = """(
+    SELECT 1 FROM holdfast.log l
+    WHERE l.id = gone.id AND l.qid + 0 = gone.qid AND l.finished_at >= %(since)s LIMIT 1) IS NULL"""
+# Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is said
+# by the deadline, because "state = 2" would invite the index of all that is leased. Ids and tokens
 # are compared as sets; a batch names a message once, and no two deliveries share a token.
 FINISH_ALIKE = f"""
 WITH gone AS (
   DELETE FROM holdfast.message
-  WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND state = 2
+  WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND deadline IS NOT NULL
     AND token = ANY(%(tokens)s)
   RETURNING {_KEPT}, history
 ), logged AS (
   INSERT INTO holdfast.log ({_KEPT}, history, finished_at, status, verb)
-  SELECT {_KEPT}, history, %(now)s, %(status)s, %(verb)s FROM gone WHERE %(status)s::text IS NOT NULL
+  SELECT {_KEPT}, history, %(now)s, %(status)s, %(verb)s FROM gone
+  WHERE %(status)s::text IS NOT NULL AND {_NOT_LOGGED}
+  RETURNING qid, part
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, day, leased, done, logged)
-  SELECT qid, part, %(day)s, -count(*), count(*),
-    CASE WHEN %(status)s::text IS NULL THEN 0 ELSE count(*) END
-  FROM gone GROUP BY qid, part
+  SELECT qid, part, %(day)s, -sum(ended), sum(ended), sum(kept) FROM (
+    SELECT qid, part, 1 AS ended, 0 AS kept FROM gone
+    UNION ALL SELECT qid, part, 0, 1 FROM logged) x
+  GROUP BY qid, part
 )
 SELECT count(*), CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM gone
 """
@@ -51,7 +61,8 @@ SELECT {", ".join(f"gone.{name}" for name in _KEPT.split(", "))}, coalesce(a.his
   %(now)s, a.status, a.verb, a.result
 FROM gone JOIN unnest(%(ids)s, %(statuses)s, %(verbs)s, %(histories)s, %(results)s)
   AS a (id, status, verb, history, result) ON a.id = gone.id
-WHERE a.status IS NOT NULL
+WHERE a.status IS NOT NULL AND {_NOT_LOGGED}
+RETURNING id::text
 """
 # Primary key, in order of the ids: two batches that name the same messages never deadlock.
 FENCE = """
@@ -85,7 +96,7 @@ SELECT id::text, token, verb, state FROM holdfast.message
 WHERE home = %(home)s AND id = ANY(%(ids)s)
 """
 LAST_LOGGED = """
-SELECT id::text, token, verb FROM holdfast.log WHERE qid = %(qid)s AND id = ANY(%(ids)s)
+SELECT id::text, token, verb FROM holdfast.log WHERE id = ANY(%(ids)s) AND qid + 0 = %(qid)s
   AND token = ANY(%(tokens)s)
 """
 PLACES = "SELECT nextval('holdfast.seq') FROM generate_series(1, %(n)s)"
@@ -177,6 +188,7 @@ def finish_alike(
         "ids": arrays.uuids([move.id for move in moves]),
         "tokens": arrays.ints(tokens),
         "now": now,
+        "since": _made(moves, now),
         "day": 0 if first.status is None else now // DAY_MS,
         "status": first.status,
         "verb": first.verb.value,
@@ -188,6 +200,16 @@ def finish_alike(
         return [True] * gone
     known = set(ids or ())
     return [move.id in known for move in moves]
+
+
+def _made(moves: Sequence[Transition], now: int) -> int:
+    """A time before which none of these ids can have finished: a day before the first was made,
+    if their times can be trusted."""
+    first = min(move.id for move in moves)
+    if any(move.id[14] != "7" for move in moves):
+        return 0
+    at = int(first[:8] + first[9:13], 16)
+    return at - DAY_MS if at <= now else 0
 
 
 def lost(
@@ -300,7 +322,7 @@ class _Batch:
         if not items:
             return
         moves = [move for _, move, _ in items]
-        self._run(
+        rows = self._run(
             FINISH,
             {
                 "home": qid // 2,
@@ -310,10 +332,12 @@ class _Batch:
                 "histories": arrays.texts([write_history(move.history) for move in moves]),
                 "results": arrays.blobs([move.result for move in moves]),
                 "now": self._now,
+                "since": _made(moves, self._now),
             },
         )
+        kept = {id for (id,) in rows}
         for _, move, row in items:
-            logged = move.status is not None
+            logged = move.id in kept
             self.counts.move(qid, row[_PART], row[_STATE], -1)
             day = self._now // DAY_MS if logged else 0
             self.counts.finish(qid, row[_PART], day, logged=logged)

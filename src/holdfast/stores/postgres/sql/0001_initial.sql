@@ -98,7 +98,7 @@ CREATE TABLE holdfast.log (
   body            bytea NOT NULL
 ) PARTITION BY RANGE (finished_at);
 
-CREATE INDEX log_id ON holdfast.log (qid, id);
+CREATE INDEX log_id ON holdfast.log (id);
 CREATE INDEX log_finished ON holdfast.log (qid, finished_at, seq);
 CREATE TABLE holdfast.log_other PARTITION OF holdfast.log DEFAULT;
 
