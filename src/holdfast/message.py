@@ -8,6 +8,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from struct import unpack
 from typing import Any, Literal
 
 import msgspec
@@ -190,7 +191,7 @@ def home_of(queue: str) -> str:
 # of one process sort in the order in which they were made, also when the clock steps back.
 _ids_lock = threading.Lock()
 _ids_last = (0, 0)
-_LOW_62, _LOW_48 = (1 << 62) - 1, (1 << 48) - 1
+_LOW_48 = (1 << 48) - 1
 
 
 def _forget_last_id() -> None:
@@ -208,14 +209,24 @@ def new_ids(n: int, now: int) -> Iterator[str]:
         ms, tail = _ids_last
         if now > ms:
             ms, tail = now, random.getrandbits(73)  # the top bit is room to count
-        time = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
+        high, low = tail >> 48, tail & _LOW_48
+        head = _id_head(ms, high)
         made: list[str] = []
-        for _ in range(n):
-            tail += 1 + random.getrandbits(32)
-            low = tail & _LOW_62
-            made.append(f"{time}{tail >> 62:03x}-{low >> 48 | 0x8000:04x}-{low & _LOW_48:012x}")
-        _ids_last = (ms, tail)
+        for step in unpack(f">{n}I", random.randbytes(4 * n)):
+            low += 1 + step
+            if low > _LOW_48:
+                high, low = high + 1, low - _LOW_48 - 1
+                head = _id_head(ms, high)
+            made.append(f"{head}{low:012x}")
+        _ids_last = (ms, high << 48 | low)
     return iter(made)
+
+
+def _id_head(ms: int, high: int) -> str:
+    """All of an id but its last 48 bits, which is what changes from one to the next."""
+    return (
+        f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{high >> 14 & 0xFFF:03x}-{high & 0x3FFF | 0x8000:04x}-"
+    )
 
 
 def check_id(value: Any) -> str:

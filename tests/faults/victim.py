@@ -1,9 +1,10 @@
-"""A process to be killed: does one thing on a SQLite file, and dies at a named point.
+"""A process to be killed: does one thing on a store, and dies at a named point.
 
-    python victim.py ACTION FILE LEDGER [STATEMENT NTH]
+    python victim.py ACTION FILE_OR_URL LEDGER [STATEMENT NTH]
 
-With STATEMENT it ends itself by SIGKILL when SQLite is about to run that statement for the NTH
-time: between any two statements of a transaction, before its COMMIT, or before the next BEGIN.
+With STATEMENT (on a SQLite file) it ends itself by SIGKILL when SQLite is about to run that
+statement for the NTH time: between any two statements of a transaction, before its COMMIT, or
+before the next BEGIN.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import count
 
 import holdfast
 from holdfast import Backoff, Fail, Holdfast, Message
 
 BACKOFF = Backoff(base=0.01, jitter="none")
+BATCH = 20
 
 
-def connect(file: str) -> Holdfast:
-    hf = holdfast.connect(f"sqlite:///{file}", ack_timeout=1, backoff=BACKOFF)
+def connect(where: str) -> Holdfast:
+    url = where if "://" in where else f"sqlite:///{where}"
+    hf = holdfast.connect(url, ack_timeout=1, backoff=BACKOFF)
     hf.queue("orders", max_attempts=50)
     return hf
 
 
-def work(hf: Holdfast, ledger: str, *, until_empty: bool = False, concurrency: int = 4) -> None:
+def register(hf: Holdfast, ledger: str) -> int:
+    """The handler, and the open file in which it notes what it finished."""
     out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @hf.handler("orders")
@@ -36,12 +41,26 @@ def work(hf: Holdfast, ledger: str, *, until_empty: bool = False, concurrency: i
             raise Fail("poison")
         os.write(out, f"{message.id}\n".encode())
 
+    return out
+
+
+def work(hf: Holdfast, ledger: str, *, until_empty: bool = False, concurrency: int = 4) -> None:
+    register(hf, ledger)
     hf.work(until_empty=until_empty, concurrency=concurrency)
 
 
 def produce(hf: Holdfast) -> None:
-    for n in range(0, 200, 20):
-        hf.queue("orders").enqueue_many(range(n, n + 20))
+    for n in range(0, 200, BATCH):
+        hf.queue("orders").enqueue_many(range(n, n + BATCH))
+
+
+def flood(hf: Holdfast, ledger: str) -> None:
+    """Batch after batch for ever; what was accepted is noted after the call has returned."""
+    out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for n in count():
+        batch = f"{os.getpid()}-{n}"
+        hf.queue("orders").enqueue_many([batch] * BATCH)
+        os.write(out, f"{batch}\n".encode())
 
 
 def sweep(hf: Holdfast) -> None:
@@ -65,12 +84,13 @@ def die_at(hf: Holdfast, statement: str, nth: int) -> None:
     hf.store._db._writer.set_trace_callback(watch)
 
 
-def main(action: str, file: str, ledger: str, *point: str) -> None:
-    hf = connect(file)
+def main(action: str, where: str, ledger: str, *point: str) -> None:
+    hf = connect(where)
     actions: dict[str, Callable[[], None]] = {
         "work": lambda: work(hf, ledger),
         "finish": lambda: work(hf, ledger, until_empty=True),
         "produce": lambda: produce(hf),
+        "flood": lambda: flood(hf, ledger),
         "sweep": lambda: sweep(hf),
         "redrive": lambda: redrive(hf),
     }

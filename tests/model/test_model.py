@@ -7,10 +7,10 @@ whatever the model says is stated apart, in `nothing_is_lost_or_doubled`.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -45,6 +45,7 @@ from holdfast.store import Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
+from servers import postgres
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
@@ -77,11 +78,11 @@ outcomes = st.sampled_from(
 
 
 class SideBySide(RuleBasedStateMachine):
-    open_real: Callable[[Path], Store]
+    open_real: Callable[[str], Store]
 
     @initialize(seed=st.integers(0, 2**32), partitions=st.sampled_from([1, 3]))
     def begin(self, seed: int, partitions: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-model-"))
+        self.place = self.new_place()
         self.clock = ManualClock()
         self.model = holdfast.connect(MemoryStore(), clock=self.clock, rng=Random(seed))
         self.rng = Random(seed)
@@ -94,7 +95,7 @@ class SideBySide(RuleBasedStateMachine):
         self.held: dict[str, set[str]] = {"a": set(), "b": set()}
 
     def _connect(self) -> Holdfast:
-        return holdfast.connect(type(self).open_real(self.folder), clock=self.clock, rng=self.rng)
+        return holdfast.connect(type(self).open_real(self.place), clock=self.clock, rng=self.rng)
 
     def _both(self, act: Callable[[Holdfast], Any]) -> tuple[Any, Any]:
         return act(self.model), act(self.real)
@@ -228,9 +229,18 @@ class SideBySide(RuleBasedStateMachine):
             assert set(places) == self.held[home]
 
     def teardown(self) -> None:
-        if hasattr(self, "folder"):
+        if hasattr(self, "place"):
             self.real.close()
-            shutil.rmtree(self.folder)
+            self.drop(self.place)
+
+    @classmethod
+    def new_place(cls) -> str:
+        """Where a fresh store lies, to be opened as often as one likes."""
+        return tempfile.mkdtemp(prefix="holdfast-model-")
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        shutil.rmtree(place)
 
 
 def _shown(lease: Lease) -> tuple[Any, ...]:
@@ -242,14 +252,32 @@ class SideBySideSQLite(SideBySide):
     open_real = staticmethod(lambda folder: open_store(f"sqlite:///{folder}/model.db"))
 
 
+class SideBySidePostgres(SideBySide):
+    server = ""
+    open_real = staticmethod(open_store)
+
+    @classmethod
+    def new_place(cls) -> str:
+        mark = "&" if "?" in cls.server else "?"
+        return f"{cls.server}{mark}schema=model_{secrets.token_hex(6)}"
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        postgres.drop_schema(cls.server, place.rpartition("schema=")[2])
+
+
 class SideBySideMemory(SideBySide):
     """The model beside itself: shows that the machine is fair."""
 
-    kept: dict[Path, MemoryStore] = {}
+    kept: dict[str, MemoryStore] = {}
     open_real = staticmethod(lambda folder: SideBySideMemory.kept.setdefault(folder, MemoryStore()))
 
 
-MACHINES = {"sqlite": (SideBySideSQLite, 500), "memory": (SideBySideMemory, 50)}
+MACHINES = {
+    "sqlite": (SideBySideSQLite, 500),
+    "postgres": (SideBySidePostgres, 60),
+    "memory": (SideBySideMemory, 50),
+}
 
 
 @pytest.mark.promise(
@@ -258,8 +286,14 @@ MACHINES = {"sqlite": (SideBySideSQLite, 500), "memory": (SideBySideMemory, 50)}
     "LOG-1", "LOG-2", "LOG-3",
 )  # fmt: skip
 @pytest.mark.parametrize("store_name", list(MACHINES))
-def test_the_store_behaves_like_the_model(store_name: str) -> None:
+def test_the_store_behaves_like_the_model(
+    store_name: str, request: pytest.FixtureRequest
+) -> None:
     machine, examples = MACHINES[store_name]
+    if store_name == "postgres":
+        SideBySidePostgres.server = request.getfixturevalue("postgres_server")
+    if request.config.getoption("--long"):
+        examples *= 5
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -28,6 +28,10 @@ _history = msgspec.json.Decoder(History).decode
 _backoff = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+def encode_json(value: Any) -> str:
+    return _encode(value).decode()
+
+
 def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
     """The columns of a batch, as ENQUEUE binds them; those that say nothing are empty."""
     return {
@@ -40,7 +44,7 @@ def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
             [None if m.content_type == JSON else m.content_type for m in messages]
         ),
         "headers": arrays.texts(
-            [_encode(m.headers).decode() if m.headers else None for m in messages]
+            [encode_json(m.headers) if m.headers else None for m in messages]
         ),
         "enqueued_ats": arrays.ints([m.enqueued_at for m in messages], now),
         "available_ats": arrays.ints([m.available_at for m in messages], now),
@@ -48,7 +52,7 @@ def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
         "ack_timeouts": arrays.floats([m.ack_timeout for m in messages]),
         "max_attempts": arrays.ints([m.max_attempts for m in messages]),
         "backoffs": arrays.texts(
-            [None if m.backoff is None else _encode(m.backoff.to_dict()).decode() for m in messages]
+            [None if m.backoff is None else encode_json(m.backoff.to_dict()) for m in messages]
         ),
         "histories": arrays.texts([write_history(m.history) for m in messages]),
         "bodies": arrays.blobs([m.body for m in messages]),
@@ -60,7 +64,7 @@ def write_history(history: History | None) -> str | None:
     """None, which leaves a stored history alone, also for one that says nothing."""
     if history is None or history is NO_HISTORY or history == NO_HISTORY:
         return None
-    return _encode(history).decode()
+    return encode_json(history)
 
 
 def read_message(row: tuple[Any, ...], queue: str, at: int) -> Message:

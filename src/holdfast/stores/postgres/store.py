@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -19,7 +20,7 @@ import psycopg
 from psycopg import conninfo, errors, pq
 
 from holdfast import clock
-from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew
+from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew, StoreUnavailable
 from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
@@ -36,9 +37,10 @@ from holdfast.store import (
     View,
 )
 from holdfast.stores import read_cursor, url_options
-from holdfast.stores.postgres import arrays, browse, settle, upkeep
+from holdfast.stores.postgres import arrays, browse, bulk, settle, upkeep
 from holdfast.stores.postgres.connections import Connection, Connections, Where
 from holdfast.stores.postgres.joined import joined
+from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
     COLUMNS,
     LEASED_COLUMNS,
@@ -120,6 +122,19 @@ SELECT ctid FROM (
   ) m ORDER BY rank, place LIMIT %(limit)s
 ) best
 """
+# Index message_ready, one walk for each rank from where it was worked off to (lowmark.py), until
+# there are enough.
+PICK_ABOVE = f"""
+SELECT ctid FROM (
+  SELECT m.ctid FROM unnest(%(ranks)s, %(lows)s) AS l (rank, low) CROSS JOIN LATERAL (
+    SELECT ctid FROM holdfast.message
+    WHERE qid = (SELECT qid FROM q) AND state = 0 AND rank = l.rank AND place >= l.low
+    ORDER BY place
+    LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+    FOR UPDATE SKIP LOCKED
+  ) m LIMIT %(limit)s
+) best
+"""
 # By row address: the rows were just locked, and no plan is faster or steadier.
 _TAKE = f"""
 WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
@@ -138,6 +153,7 @@ SELECT * FROM leased
 """
 LEASE = _TAKE.format(pick=PICK)
 LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
+LEASE_ABOVE = _TAKE.format(pick=PICK_ABOVE)
 
 # Index message_delayed.
 PROMOTE = """
@@ -327,6 +343,7 @@ class PostgresStore:
         self._sql = lru_cache(maxsize=None)(lambda text: in_schema(text, where.schema))
         self._settler = settle.Settler(self._sql)
         self._known: dict[str, _Known] = {}
+        self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
         self._id = ""
 
@@ -451,13 +468,29 @@ class PostgresStore:
                 db.execute(*self._wake.notice(names))
             return answers
         if len(names) == 1:
-            bind = {**write_messages(messages, now), "queue": names[0], "n": len(messages)}
-            answers = _enqueued(messages, self._run(ENQUEUE, bind)[0])
+            answers = self._copy(messages, now) or self._insert(messages, now)
         else:
             answers = self._db.run(lambda db: self._enqueue(db, messages, now, names))
         self._wake.tell(names)
         self._fold()
         return answers
+
+    def _copy(self, messages: Sequence[Message], now: int) -> list[Enqueued] | None:
+        """A large batch of ids that are not held yet; None: it has to be inserted."""
+        if len(messages) < bulk.COPY_MIN:
+            return None
+        try:
+            with self._db.use() as db, db.transaction():
+                qid = bulk.copy_in(db, self._sql, messages, now)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, errors.UniqueViolation):
+                raise
+            return None
+        return _enqueued(messages, (qid, len(messages), None))
+
+    def _insert(self, messages: Sequence[Message], now: int) -> list[Enqueued]:
+        bind = {**write_messages(messages, now), "queue": messages[0].queue, "n": len(messages)}
+        return _enqueued(messages, self._run(ENQUEUE, bind)[0])
 
     def _enqueue(
         self, db: Connection, messages: Sequence[Message], now: int, names: list[str]
@@ -489,13 +522,28 @@ class PostgresStore:
             bind["partitions"] = list(ask.partitions)
         elif ask.partitions is not None and 0 not in ask.partitions:
             return []
-        rows = self._run(statement, bind)
+        rows = self._take(statement, bind)
         if not rows and self._promote(ask.queue, now):
-            rows = self._run(statement, bind)
+            rows = self._take(statement, bind)
         if rows:
             self._fold()
-            rows.sort(key=lambda row: row[:2])
         return [read_lease(row, ask.queue, 3) for row in rows]
+
+    def _take(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """In the order of the line. Looks from the bottom, or from where it was worked off to."""
+        mark = self._low_marks.setdefault(bind["queue"], LowMark())
+        start = clock.monotonic()
+        lows = mark.lows(start) if statement is LEASE else None
+        rows: list[tuple[Any, ...]] = []
+        if lows is not None:
+            rows = self._run(LEASE_ABOVE, {**bind, "ranks": _RANKS, "lows": arrays.ints(lows)})
+        if not rows:
+            lows, start = None, clock.monotonic()
+            rows = self._run(statement, bind)
+        rows.sort(key=_in_line)
+        end = clock.monotonic()
+        mark.note(rows, seconds=end - start, now=end, bounded=lows is not None)
+        return rows
 
     def _promote(self, queue: str, now: int) -> int:
         """Make ready what is due; how many. Also finds out whether there is such a queue."""
@@ -747,6 +795,9 @@ class PostgresStore:
             self._unfolded = 0
             self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
 
+
+_RANKS = arrays.ints(range(LANES))
+_in_line = itemgetter(0, 1)
 
 _HOLDS = """
 SELECT 1 FROM unnest(%(qids)s) AS q (qid) WHERE EXISTS (

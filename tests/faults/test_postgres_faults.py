@@ -1,0 +1,634 @@
+"""A real PostgreSQL that is killed, stopped, half open or fought over, and processes that die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+from servers.postgres import Missing, PostgresServer, drop_schema
+
+import holdfast
+from holdfast import Backoff, Done, Holdfast, Outgoing, Retry, Settled, StoreUnavailable
+from holdfast import queue as queue_module
+from holdfast.stores.postgres import wake
+from holdfast.testing import wait_until
+from holdfast.worker import Worker
+
+sys.path.insert(0, str(Path(__file__).parent))
+import victim
+from proxy import Proxy
+
+HERE = Path(__file__).parent
+KILLED = -signal.SIGKILL
+DURABLE = {"fsync": "off", "full_page_writes": "off"}
+"""What is committed outlives a killed server: the machine itself stays up."""
+T = TypeVar("T")
+SWEEP = ("HOLDFAST_OVERDUE_CHECK_INTERVAL_MS", "200")
+
+
+class Place:
+    """One fresh store on a server that may be killed."""
+
+    def __init__(self, server: PostgresServer, ledger: Path) -> None:
+        self.server = server
+        self.schema = f"test_{uuid.uuid4().hex[:12]}"
+        self.ledger = ledger
+        self.url = self.url_at(server.port)
+
+    def url_at(self, port: int, **options: Any) -> str:
+        said = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={self.schema}{said}"
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):  # a child that saw its parent die, and ended by itself
+            self.server.kill()
+
+    def start(self) -> None:
+        """Children of the killed one may hold on to its memory for a moment."""
+
+        def started() -> bool:
+            try:
+                self.server.start()
+            except Missing as error:
+                if "shared memory block" not in str(error):
+                    raise
+                return False
+            return True
+
+        wait_until(started, timeout=60)
+
+    def select(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.server.url) as db:
+            return db.execute(statement.replace("holdfast.", f"{self.schema}.")).fetchall()
+
+    def listeners(self) -> set[int]:
+        listen = f"""query = 'LISTEN "{self.schema}"'"""
+        return {pid for (pid,) in self.select(f"SELECT pid FROM pg_stat_activity WHERE {listen}")}
+
+    def process(self, action: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(HERE / "victim.py"), action, self.url, str(self.ledger)]
+        with Path(f"{self.ledger}.errors").open("ab") as errors:
+            return subprocess.Popen(command, stderr=errors)
+
+    def errors(self) -> str:
+        return Path(f"{self.ledger}.errors").read_text()
+
+
+@pytest.fixture(params=["postgres"])
+def store_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """Never the one that HOLDFAST_TEST_POSTGRES_URL names: this one is killed."""
+    try:
+        server = PostgresServer(DURABLE)
+        server.start()
+    except Missing as missing:
+        if "CI" in os.environ:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def place(
+    own_server: PostgresServer, store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    monkeypatch.setenv(*SWEEP)
+    place = Place(own_server, tmp_path / "ledger")
+    yield place
+    try:
+        drop_schema(own_server.url, place.schema)
+    except psycopg.OperationalError:  # a test failed while it was down
+        place.start()
+
+
+@pytest.fixture
+def hf(place: Place) -> Iterator[Holdfast]:
+    with holdfast.connect(place.url, ack_timeout=60) as hf:
+        hf.queue("orders")
+        yield hf
+
+
+@contextmanager
+def working(worker: Worker) -> Iterator[None]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+
+
+def at_once(*acts: Callable[[], Any]) -> list[Any]:
+    """What each returned; all of them begin together, each in a thread of its own."""
+    barrier = threading.Barrier(len(acts))
+
+    def run(act: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return [future.result() for future in [pool.submit(run, act) for act in acts]]
+
+
+def check_counts(place: Place, hf: Holdfast) -> None:
+    """What hf.stats() says is what the tables hold."""
+    found: Counter[tuple[str, str]] = Counter()
+    states = {0: "waiting", 1: "waiting", 2: "leased"}
+    for name, state, n in place.select(
+        "SELECT name, state, count(*) FROM holdfast.message JOIN holdfast.queue USING (qid) "
+        "GROUP BY name, state"
+    ):
+        found[name, states[state]] += n
+    said: Counter[tuple[str, str]] = Counter()
+    for stats in [*hf.stats(), hf.queue("orders.dlq").stats()]:
+        said[stats.queue, "waiting"] = stats.ready + stats.delayed
+        said[stats.queue, "leased"] = stats.leased
+    assert +said == found
+    dead = found["orders.dlq", "waiting"] + found["orders.dlq", "leased"]
+    assert hf.queue("orders").stats().dead == dead
+
+
+def check_finished(place: Place, hf: Holdfast, ids: Sequence[str]) -> None:
+    """Each is once in the log and nowhere else, and some handler has finished it."""
+    check_counts(place, hf)
+    assert place.select("SELECT count(*) FROM holdfast.message") == [(0,)]
+    log = [done.message.id for done in hf.queue("orders").log()]
+    assert len(log) == len(ids) and set(log) == set(ids)
+    logged = place.select("SELECT sum(logged) FROM holdfast.delta")
+    assert logged == place.select("SELECT count(*) FROM holdfast.log") == [(len(ids),)]
+    assert set(place.ledger.read_text().split()) == set(ids), "in the log, but not handled"
+
+
+def nothing_left(hf: Holdfast) -> bool:
+    try:
+        stats = hf.queue("orders").stats()
+    except StoreUnavailable:
+        return False
+    return stats.ready + stats.delayed + stats.leased == 0
+
+
+def insistent(call: Callable[[], T]) -> T:
+    """Said again until the store is there."""
+    while True:
+        with suppress(StoreUnavailable):
+            return call()
+
+
+# The store goes away
+
+
+def killed(place: Place, proxy: Proxy) -> Callable[[], None]:
+    place.kill()
+    return place.start
+
+
+def stopped(place: Place, proxy: Proxy) -> Callable[[], None]:
+    place.server.stop()
+    return place.start
+
+
+def half_open(place: Place, proxy: Proxy) -> Callable[[], None]:
+    proxy.stall()
+    return proxy.resume
+
+
+@pytest.mark.promise("HANDLER-7", "LIFE-1")
+@pytest.mark.parametrize("go_away", [killed, stopped, half_open])
+def test_a_worker_goes_on_when_its_store_comes_back(
+    place: Place,
+    go_away: Callable[[Place, Proxy], Callable[[], None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="holdfast.worker")
+    go_on = threading.Event()
+    begun = threading.Semaphore(0)
+    with ExitStack() as stack:
+        proxy = Proxy(place.server.port)
+        stack.callback(proxy.close)
+        url = place.url_at(proxy.port, timeout=1)
+        hf = stack.enter_context(holdfast.connect(url, ack_timeout=5, backoff=Backoff(base=0.01)))
+        orders = hf.queue("orders", max_attempts=50)
+        out = os.open(place.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        stack.callback(os.close, out)
+
+        @hf.handler("orders")
+        def handle(n: int, message: holdfast.Message) -> None:
+            begun.release()
+            if n >= 100:
+                go_on.wait()
+            os.write(out, f"{message.id}\n".encode())
+
+        worker = hf.worker(concurrency=4)
+        ids = [message.id for message in orders.enqueue_many(range(300))]
+        stack.callback(go_on.set)
+        stack.enter_context(working(worker))
+        wait_until(lambda: orders.stats().done == 100)
+        wait_until(lambda: all(begun.acquire(blocking=False) for _ in range(104)))
+        assert worker.health().ready
+
+        come_back = go_away(place, proxy)
+        back = stack.enter_context(ExitStack())
+        back.callback(come_back)
+        go_on.set()  # its handlers finish what they have while nobody can be told
+
+        def failed(doing: str) -> int:
+            return sum(f"{doing} failed, again in" in message for message in caplog.messages)
+
+        wait_until(lambda: failed("settle") >= 2, timeout=60)
+        health = worker.health()
+        assert not health.ready
+        assert "settle: postgresql://127.0.0.1" in health.why
+
+        back.close()
+        wait_until(lambda: worker.health().ready, timeout=60)
+
+        late = [Outgoing(n, id=str(uuid.uuid4())) for n in range(100)]
+        insistent(lambda: orders.enqueue_many(late))
+        ids += [item.id for item in late]
+        wait_until(lambda: nothing_left(hf), timeout=60)
+        check_finished(place, hf, ids)
+        assert worker.health() == holdfast.worker.Health(True)
+
+
+@pytest.mark.parametrize("go_away", [killed, stopped])
+def test_calls_after_a_restart_do_not_get_a_dead_connection(
+    place: Place, hf: Holdfast, go_away: Callable[[Place, Any], Callable[[], None]]
+) -> None:
+    """The pool's connections all lay idle meanwhile, so nobody needs to be told."""
+    orders = hf.queue("orders")
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(hf.store._db.use())
+    come_back = go_away(place, None)
+    come_back()
+    for n in range(10):
+        orders.enqueue(n)
+    assert orders.stats().ready == 10
+
+
+# Everything at once
+
+
+class Producer:
+    """Enqueues under ids of its own, and says it again until it was heard. Never far ahead."""
+
+    AHEAD = 1000
+    BATCH = 50
+
+    def __init__(self, hf: Holdfast, messages: int) -> None:
+        self.ids = [str(uuid.uuid4()) for _ in range(messages)]
+        self.accepted = 0
+        self.repeated = 0
+        self._orders = hf.queue("orders")
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self.accepted < len(self.ids):
+            with suppress(StoreUnavailable):
+                wait_until(self._has_room, timeout=120)
+                self._enqueue()
+
+    def _has_room(self) -> bool:
+        stats = self._orders.stats()
+        return stats.ready + stats.delayed + stats.leased < self.AHEAD
+
+    def _enqueue(self) -> None:
+        numbers = range(self.accepted, min(self.accepted + self.BATCH, len(self.ids)))
+        batch = [Outgoing(n, id=self.ids[n]) for n in numbers]
+        while True:
+            try:
+                self._orders.enqueue_many(batch)
+                break
+            except StoreUnavailable:
+                self.repeated += len(batch)
+        self.accepted += len(batch)
+
+
+def storm(
+    place: Place, *, messages: int, workers: int, worker_kills: int, server_kills: int
+) -> None:
+    """Kills happen at even distances on the producer's way; the server's are in between."""
+    dice = random.Random(1)
+    kills = sorted(
+        [(messages * (n + 1) // (worker_kills + 1), "worker") for n in range(worker_kills)]
+        + [(messages * (n + 1) // (server_kills + 1) - 25, "server") for n in range(server_kills)]
+    )
+    with ExitStack() as stack:
+        hf = stack.enter_context(victim.connect(place.url))
+        out = victim.register(hf, str(place.ledger))
+        stack.callback(os.close, out)
+        running = [place.process("work") for _ in range(workers)]
+        stack.callback(lambda: [_end(process) for process in running])
+        own = hf.worker(concurrency=4)
+        stack.enter_context(working(own))
+        producer = stack.enter_context(Producer(hf, messages))
+        for at, whom in kills:
+            wait_until(lambda at=at: producer.accepted >= at, timeout=120)
+            if whom == "server":
+                place.kill()
+                wait_until(lambda: not own.health().ready, timeout=60)
+                assert own.health().why
+                place.start()
+            else:
+                process = running.pop(dice.randrange(len(running)))
+                process.kill()
+                code = process.wait()
+                # One that was started while the server was down has said so and ended by itself.
+                assert code == KILLED or "StoreUnavailable" in place.errors()
+                running.append(place.process("work"))
+        wait_until(lambda: producer.accepted == messages, timeout=120)
+        wait_until(lambda: own.health().ready, timeout=60)
+        for process in running:
+            _end(process)
+        wait_until(lambda: nothing_left(hf), timeout=120)
+        hf.redrive("orders.dlq")
+        wait_until(lambda: nothing_left(hf) and hf.queue("orders").stats().dead == 0, timeout=120)
+        check_finished(place, hf, producer.ids)
+        # A call whose answer was lost, repeated after its messages were finished, counts again.
+        done = hf.queue("orders").stats().done
+        assert messages <= done <= messages + producer.repeated
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+STORM = pytest.mark.promise("HANDLER-7", "HANDLER-6", "LIFE-1", "LIFE-4")
+
+
+@STORM
+def test_server_and_workers_killed_under_load(place: Place) -> None:
+    storm(place, messages=2000, workers=2, worker_kills=2, server_kills=1)
+
+
+@pytest.mark.long
+@STORM
+def test_twenty_thousand_while_server_and_workers_are_killed(place: Place) -> None:
+    storm(place, messages=20_000, workers=4, worker_kills=30, server_kills=3)
+
+
+# Who waits hears again
+
+
+@pytest.fixture
+def only_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks by himself: what arrives was told."""
+    monkeypatch.setattr(wake, "LOOK_S", 600.0)
+    monkeypatch.setattr(wake, "BLIND_LOOK_S", 600.0)
+    monkeypatch.setattr(queue_module, "WAIT_STEP_S", 600.0)
+
+
+@pytest.mark.promise("LIFE-9")
+@pytest.mark.parametrize("lost", ["server", "listening connection"])
+def test_a_waiting_consumer_is_told_after_its_connection_was_lost(
+    place: Place, hf: Holdfast, only_notices: None, lost: str
+) -> None:
+    with holdfast.connect(place.url) as other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(insistent, lambda: hf.queue("orders").lease(wait=30))
+        wait_until(lambda: len(place.listeners()) == 1)
+        (before,) = place.listeners()
+        if lost == "server":
+            place.kill()
+            place.start()
+        else:
+            place.select(f"SELECT pg_terminate_backend({before})")
+        wait_until(lambda: len(place.listeners() - {before}) == 1, timeout=30)
+        assert not waiting.done()
+        sent = insistent(lambda: other.queue("orders").enqueue("news", id=uuid.uuid4()))
+        assert [lease.message.id for lease in waiting.result(60)] == [sent.id]
+
+
+# Many at once
+
+
+OUTCOMES: dict[str, tuple[Any, Any]] = {
+    "acks": (None, None),
+    "acks with results": (Done(1), Done(1)),
+    "nacks": (Retry("x", delay=0), Retry("x", delay=0)),
+    "acks against nacks": (None, Retry("x", delay=60)),
+}
+
+
+@pytest.mark.promise("LIFE-1")
+@pytest.mark.parametrize("outcomes", OUTCOMES)
+def test_batches_settled_in_opposite_order(place: Place, hf: Holdfast, outcomes: str) -> None:
+    orders = hf.queue("orders", max_attempts=50)
+    first, second = OUTCOMES[outcomes]
+    applied = 0
+    for _ in range(50):
+        orders.enqueue_many(range(60))
+        leases = orders.lease(60)
+        one = [lease if first is None else (lease, first) for lease in leases[:40]]
+        two = [lease if second is None else (lease, second) for lease in reversed(leases[20:])]
+        said = at_once(lambda one=one: orders.settle(one), lambda two=two: orders.settle(two))
+        mine = dict(zip([lease.message.id for lease in leases[:40]], said[0], strict=True))
+        theirs = dict(
+            zip([lease.message.id for lease in reversed(leases[20:])], said[1], strict=True)
+        )
+        for lease in leases:
+            id = lease.message.id
+            answers = [answer[id] for answer in (mine, theirs) if id in answer]
+            assert answers.count(Settled.APPLIED) == 1, answers
+        applied += len(leases)
+        if second is not None and outcomes == "nacks":
+            assert orders.purge() == 60
+    check_counts(place, hf)
+    stats = orders.stats()
+    if outcomes == "nacks":
+        assert (stats.ready, stats.leased, stats.done) == (0, 0, 0)
+    else:
+        assert stats.done + stats.delayed == applied == 50 * 60
+
+
+@pytest.mark.promise("LIFE-3", "LIFE-4")
+@pytest.mark.parametrize("timeout", [10, 1], ids=["patient", "impatient"])
+def test_the_same_ids_enqueued_in_opposite_order(place: Place, timeout: int) -> None:
+    """With a time-out of 1 s a lock is given up before the server looks for a deadlock."""
+    with holdfast.connect(place.url_at(place.server.port, timeout=timeout)) as hf:
+        orders = hf.queue("orders")
+        for _ in range(50):
+            items = [Outgoing(n, id=uuid.uuid4()) for n in range(60)]
+            one, two = items[:40], items[:19:-1]
+            said = at_once(
+                lambda one=one: orders.enqueue_many(one), lambda two=two: orders.enqueue_many(two)
+            )
+            fresh = Counter(message.id for message in chain(*said) if not message.duplicate)
+            assert fresh == Counter(str(item.id) for item in items)
+            assert len(orders.lease(100)) == 60
+        check_counts(place, hf)
+    held = place.select("SELECT count(*), count(DISTINCT id) FROM holdfast.message")
+    assert held == [(3000, 3000)]
+
+
+@pytest.fixture
+def fifty(place: Place) -> Iterator[list[Holdfast]]:
+    """One for each of 50 consumers: five processes' worth of connections, ten threads on each."""
+    with ExitStack() as stack:
+        url = place.url_at(place.server.port, pool_size=20)
+        five = [stack.enter_context(holdfast.connect(url, ack_timeout=600)) for _ in range(5)]
+        five[0].queue("orders")
+        yield five * 10
+
+
+@pytest.mark.promise("LIFE-8")
+def test_fifty_consumers_share_five_thousand_messages(place: Place, fifty: list[Holdfast]) -> None:
+    accepted = {message.id for message in fifty[0].queue("orders").enqueue_many(range(5000))}
+
+    def consume(hf: Holdfast) -> list[str]:
+        orders, taken = hf.queue("orders"), []
+        while leases := orders.lease(7):
+            taken += [lease.message.id for lease in leases]
+        return taken
+
+    taken = list(chain(*at_once(*[lambda hf=hf: consume(hf) for hf in fifty])))
+    assert len(taken) == 5000 and set(taken) == accepted
+    assert fifty[0].queue("orders").stats().leased == 5000
+    check_counts(place, fifty[0])
+
+
+@pytest.mark.promise("LIFE-8", "LIFE-9")
+def test_fifty_waiting_consumers_get_one_message_each(
+    place: Place, fifty: list[Holdfast], hf: Holdfast
+) -> None:
+    def consume(each: Holdfast) -> list[str]:
+        return [lease.message.id for lease in each.queue("orders").lease(wait=30)]
+
+    with ThreadPoolExecutor(50) as pool:
+        waiting = [pool.submit(consume, each) for each in fifty]
+        wait_until(lambda: len(place.listeners()) == 5, timeout=30)
+        sent = [hf.queue("orders").enqueue(n).id for n in range(50)]
+        got = [future.result() for future in waiting]
+    assert all(len(ids) == 1 for ids in got)
+    assert sorted(chain(*got)) == sorted(sent)
+
+
+@contextmanager
+def locked(place: Place, which: str) -> Iterator[None]:
+    """An open transaction of somebody else holds these rows."""
+    with psycopg.connect(place.server.url) as db:
+        statement = f"SELECT seq FROM {place.schema}.message WHERE {which} FOR UPDATE"
+        assert len(db.execute(statement.encode()).fetchall()) == 10
+        yield
+
+
+@pytest.mark.promise("LIFE-8")
+@pytest.mark.parametrize("due", [False, True], ids=["ready", "delayed and due"])
+def test_nobody_waits_for_rows_that_another_has_locked(place: Place, due: bool) -> None:
+    with holdfast.connect(place.url_at(place.server.port, timeout=1)) as hf:
+        orders = hf.queue("orders")
+        first = [Outgoing(n, delay=0.001 if due else None) for n in range(10)]
+        state = 1 if due else 0
+        orders.enqueue_many(first)
+        with locked(place, f"state = {state}"):
+            orders.enqueue_many(range(10, 20))
+            if due:
+                wait_until(lambda: orders.stats().delayed == 0)
+            leases = orders.lease(5)
+            assert [lease.message.payload for lease in leases] == [10, 11, 12, 13, 14]
+            assert orders.settle(leases) == [Settled.APPLIED] * 5
+            assert orders.stats().ready == 15
+        assert [lease.message.payload for lease in orders.lease(10)] == list(range(10))
+
+
+@pytest.mark.promise("LIFE-8")
+def test_nobody_goes_empty_handed_while_another_makes_messages_due(
+    place: Place, fifty: list[Holdfast]
+) -> None:
+    """There is plenty for everybody: a consumer that is told "nothing" would stop too early."""
+    for _ in range(10):
+        many = [Outgoing(n, delay=0.001 if n % 2 else None) for n in range(1000)]
+        fifty[0].queue("orders").enqueue_many(many)
+        wait_until(lambda: fifty[0].queue("orders").stats().delayed == 0)
+        queues = [hf.queue("orders") for hf in fifty[:10]]
+        taken = at_once(*[lambda orders=orders: orders.lease(10) for orders in queues])
+        assert [len(leases) for leases in taken] == [10] * 10
+        fifty[0].queue("orders").purge()
+
+
+# Producers
+
+
+@pytest.mark.promise("LIFE-3", "LIFE-2")
+@pytest.mark.parametrize("whom", ["producer", "server"])
+def test_a_batch_is_stored_whole_or_not_at_all(place: Place, hf: Holdfast, whom: str) -> None:
+    orders = hf.queue("orders")
+    for _ in range(3):
+        enough = insistent(orders.stats).ready + 50 * victim.BATCH
+        producers = [place.process("flood") for _ in range(3)]
+        try:
+            wait_until(lambda enough=enough: orders.stats().ready > enough, timeout=30)
+            if whom == "server":
+                place.kill()
+                place.start()
+        finally:
+            for producer in producers:
+                _end(producer)
+    # What a killed one had sent may still be on its way.
+    wait_until(lambda: not place.select(OTHERS_AT_WORK))
+    stored = Counter(entry.message.payload for entry in orders.browse())
+    assert set(stored.values()) == {victim.BATCH}
+    acknowledged = set(place.ledger.read_text().split())
+    assert acknowledged <= set(stored)
+    assert len(set(stored) - acknowledged) <= 9  # the last batch of each
+    check_counts(place, hf)
+
+
+OTHERS_AT_WORK = """
+SELECT pid FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()
+"""
+
+
+# A process that forks
+
+
+def forked(place: Place, action: str) -> None:
+    command = [sys.executable, str(HERE / "forked.py"), action, place.url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.promise("LIFE-2")
+def test_parent_and_forked_child_share_a_store(place: Place, hf: Holdfast) -> None:
+    forked(place, "enqueue")
+    stored = [entry.message.payload for entry in hf.queue("orders").browse()]
+    assert stored == ["before", "child", "parent"]
+
+
+@pytest.mark.promise("LIFE-9")
+def test_a_forked_child_that_closes_leaves_its_parent_connected(place: Place, hf: Holdfast) -> None:
+    forked(place, "close")
+
+
+@pytest.mark.promise("LIFE-9")
+def test_a_forked_child_that_waits_is_told(place: Place, hf: Holdfast) -> None:
+    forked(place, "wait")
