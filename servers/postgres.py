@@ -26,7 +26,9 @@ class Missing(Exception):
 class PostgresServer:
     """One server on a folder of its own. `kill` and `start` again: the data stays."""
 
-    def __init__(self, settings: dict[str, str] | None = None, *, folder: Path | None = None) -> None:
+    def __init__(
+        self, settings: dict[str, str] | None = None, *, folder: Path | None = None
+    ) -> None:
         self.folder = Path(mkdtemp(prefix="holdfast-postgres-", dir=folder))
         self.folder.chmod(0o755)
         self.port = free_port()

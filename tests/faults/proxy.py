@@ -17,6 +17,7 @@ class Proxy:
         self._to = ("127.0.0.1", to_port)
         self._passing = threading.Event()
         self._passing.set()
+        self._stall_when: bytes | None = None
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -28,7 +29,12 @@ class Proxy:
     def stall(self) -> None:
         self._passing.clear()
 
+    def stall_when(self, said: bytes) -> None:
+        """From the moment that a client says this."""
+        self._stall_when = said
+
     def resume(self) -> None:
+        self._stall_when = None
         self._passing.set()
 
     def cut(self) -> None:
@@ -70,6 +76,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(CHUNK):
+                if self._stall_when is not None and self._stall_when in data:
+                    self.stall()
                 self._passing.wait()
                 sink.sendall(data)
         self._passing.wait()

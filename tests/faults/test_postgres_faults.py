@@ -169,23 +169,25 @@ def check_counts(place: Place, hf: Holdfast) -> None:
     assert hf.queue("orders").stats().dead == dead
 
 
-def check_finished(place: Place, hf: Holdfast, ids: Sequence[str]) -> None:
+def check_finished(place: Place, ids: Sequence[str]) -> int:
     """Each is once in the log and nowhere else, and some handler has finished it."""
-    check_counts(place, hf)
-    assert place.select("SELECT count(*) FROM holdfast.message") == [(0,)]
-    log = [done.message.id for done in hf.queue("orders").log()]
-    assert len(log) == len(ids) and set(log) == set(ids)
-    logged = place.select("SELECT sum(logged) FROM holdfast.delta")
-    assert logged == place.select("SELECT count(*) FROM holdfast.log") == [(len(ids),)]
-    assert set(place.ledger.read_text().split()) == set(ids), "in the log, but not handled"
+    with holdfast.connect(place.url) as hf:
+        check_counts(place, hf)
+        assert place.select("SELECT count(*) FROM holdfast.message") == [(0,)]
+        log = [done.message.id for done in hf.queue("orders").log()]
+        assert len(log) == len(ids) and set(log) == set(ids)
+        logged = place.select("SELECT sum(logged) FROM holdfast.delta")
+        assert logged == place.select("SELECT count(*) FROM holdfast.log") == [(len(ids),)]
+        assert set(place.ledger.read_text().split()) == set(ids), "in the log, but not handled"
+        return hf.queue("orders").stats().done
 
 
-def nothing_left(hf: Holdfast) -> bool:
+def nothing_left(hf: Holdfast, *, dead: bool = False) -> bool:
     try:
         stats = hf.queue("orders").stats()
     except StoreUnavailable:
         return False
-    return stats.ready + stats.delayed + stats.leased == 0
+    return stats.ready + stats.delayed + stats.leased + dead * stats.dead == 0
 
 
 def insistent(call: Callable[[], T]) -> T:
@@ -267,7 +269,7 @@ def test_a_worker_goes_on_when_its_store_comes_back(
         insistent(lambda: orders.enqueue_many(late))
         ids += [item.id for item in late]
         wait_until(lambda: nothing_left(hf), timeout=60)
-        check_finished(place, hf, ids)
+        assert check_finished(place, ids) == len(ids)
         assert worker.health() == holdfast.worker.Health(True)
 
 
@@ -287,6 +289,36 @@ def test_calls_after_a_restart_do_not_get_a_dead_connection(
     assert orders.stats().ready == 10
 
 
+def test_a_server_that_falls_silent_after_the_login_is_not_waited_for(place: Place) -> None:
+    """The connection is open, its settings are not made: the first call must end as any other."""
+    with ExitStack() as stack:
+        proxy = Proxy(place.server.port)
+        stack.callback(proxy.close)
+        connecting = threading.Thread(
+            target=lambda: ended.append(_attempt(place.url_at(proxy.port, timeout=1)))
+        )
+        ended: list[Exception | None] = []
+        proxy.stall_when(SETTING)
+        connecting.start()
+        connecting.join(30)
+        hung = connecting.is_alive()
+        proxy.cut()
+        connecting.join()
+        assert not hung, "no limit on how long a connection is prepared"
+        assert isinstance(ended[0], StoreUnavailable)
+
+
+SETTING = b"SET enable_seqscan"
+
+
+def _attempt(url: str) -> Exception | None:
+    try:
+        holdfast.connect(url).close()
+    except Exception as error:
+        return error
+    return None
+
+
 # Everything at once
 
 
@@ -294,12 +326,13 @@ class Producer:
     """Enqueues under ids of its own, and says it again until it was heard. Never far ahead."""
 
     AHEAD = 1000
-    BATCH = 50
+    BATCHES = (50, 300)
 
     def __init__(self, hf: Holdfast, messages: int) -> None:
         self.ids = [str(uuid.uuid4()) for _ in range(messages)]
         self.accepted = 0
         self.repeated = 0
+        self._dice = random.Random(2)
         self._orders = hf.queue("orders")
         self._thread = threading.Thread(target=self._run)
 
@@ -321,7 +354,8 @@ class Producer:
         return stats.ready + stats.delayed + stats.leased < self.AHEAD
 
     def _enqueue(self) -> None:
-        numbers = range(self.accepted, min(self.accepted + self.BATCH, len(self.ids)))
+        size = self._dice.choice(self.BATCHES)
+        numbers = range(self.accepted, min(self.accepted + size, len(self.ids)))
         batch = [Outgoing(n, id=self.ids[n]) for n in numbers]
         while True:
             try:
@@ -369,11 +403,10 @@ def storm(
         for process in running:
             _end(process)
         wait_until(lambda: nothing_left(hf), timeout=120)
-        hf.redrive("orders.dlq")
-        wait_until(lambda: nothing_left(hf) and hf.queue("orders").stats().dead == 0, timeout=120)
-        check_finished(place, hf, producer.ids)
+        insistent(lambda: hf.redrive("orders.dlq"))
+        wait_until(lambda: nothing_left(hf, dead=True), timeout=120)
+        done = check_finished(place, producer.ids)
         # A call whose answer was lost, repeated after its messages were finished, counts again.
-        done = hf.queue("orders").stats().done
         assert messages <= done <= messages + producer.repeated
 
 
@@ -470,23 +503,24 @@ def test_batches_settled_in_opposite_order(place: Place, hf: Holdfast, outcomes:
 
 
 @pytest.mark.promise("LIFE-3", "LIFE-4")
+@pytest.mark.parametrize("size", [60, 600], ids=["small", "large"])
 @pytest.mark.parametrize("timeout", [10, 1], ids=["patient", "impatient"])
-def test_the_same_ids_enqueued_in_opposite_order(place: Place, timeout: int) -> None:
+def test_the_same_ids_enqueued_in_opposite_order(place: Place, timeout: int, size: int) -> None:
     """With a time-out of 1 s a lock is given up before the server looks for a deadlock."""
     with holdfast.connect(place.url_at(place.server.port, timeout=timeout)) as hf:
         orders = hf.queue("orders")
         for _ in range(50):
-            items = [Outgoing(n, id=uuid.uuid4()) for n in range(60)]
-            one, two = items[:40], items[:19:-1]
+            items = [Outgoing(n, id=uuid.uuid4()) for n in range(size)]
+            one, two = items[: size * 2 // 3], items[: size // 3 - 1 : -1]
             said = at_once(
                 lambda one=one: orders.enqueue_many(one), lambda two=two: orders.enqueue_many(two)
             )
             fresh = Counter(message.id for message in chain(*said) if not message.duplicate)
             assert fresh == Counter(str(item.id) for item in items)
-            assert len(orders.lease(100)) == 60
+            assert len(orders.lease(size + 1)) == size
         check_counts(place, hf)
     held = place.select("SELECT count(*), count(DISTINCT id) FROM holdfast.message")
-    assert held == [(3000, 3000)]
+    assert held == [(50 * size, 50 * size)]
 
 
 @pytest.fixture
@@ -579,27 +613,27 @@ def test_nobody_goes_empty_handed_while_another_makes_messages_due(
 
 @pytest.mark.promise("LIFE-3", "LIFE-2")
 @pytest.mark.parametrize("whom", ["producer", "server"])
-def test_a_batch_is_stored_whole_or_not_at_all(place: Place, hf: Holdfast, whom: str) -> None:
-    orders = hf.queue("orders")
+def test_a_batch_is_stored_whole_or_not_at_all(place: Place, whom: str) -> None:
+    victim.connect(place.url).close()
     for _ in range(3):
-        enough = insistent(orders.stats).ready + 50 * victim.BATCH
-        producers = [place.process("flood") for _ in range(3)]
-        try:
-            wait_until(lambda enough=enough: orders.stats().ready > enough, timeout=30)
+        with holdfast.connect(place.url) as hf, ExitStack() as stack:
+            orders = hf.queue("orders")
+            enough = orders.stats().ready + 10 * sum(victim.SIZES)
+            for _ in range(3):
+                stack.callback(_end, place.process("flood"))
+            wait_until(lambda o=orders, n=enough: o.stats().ready > n, timeout=30)
             if whom == "server":
                 place.kill()
                 place.start()
-        finally:
-            for producer in producers:
-                _end(producer)
     # What a killed one had sent may still be on its way.
     wait_until(lambda: not place.select(OTHERS_AT_WORK))
-    stored = Counter(entry.message.payload for entry in orders.browse())
-    assert set(stored.values()) == {victim.BATCH}
+    with holdfast.connect(place.url) as hf:
+        stored = Counter(entry.message.payload for entry in hf.queue("orders").browse())
+        check_counts(place, hf)
+    assert stored == {batch: int(batch.split("-")[2]) for batch in stored}
     acknowledged = set(place.ledger.read_text().split())
     assert acknowledged <= set(stored)
     assert len(set(stored) - acknowledged) <= 9  # the last batch of each
-    check_counts(place, hf)
 
 
 OTHERS_AT_WORK = """

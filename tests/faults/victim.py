@@ -20,6 +20,8 @@ from holdfast import Backoff, Fail, Holdfast, Message
 
 BACKOFF = Backoff(base=0.01, jitter="none")
 BATCH = 20
+SIZES = (20, 300)
+"""Of the batches of a flood: a store may have a way of its own for large ones."""
 
 
 def connect(where: str) -> Holdfast:
@@ -58,8 +60,9 @@ def flood(hf: Holdfast, ledger: str) -> None:
     """Batch after batch for ever; what was accepted is noted after the call has returned."""
     out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for n in count():
-        batch = f"{os.getpid()}-{n}"
-        hf.queue("orders").enqueue_many([batch] * BATCH)
+        size = SIZES[n % len(SIZES)]
+        batch = f"{os.getpid()}-{n}-{size}"
+        hf.queue("orders").enqueue_many([batch] * size)
         os.write(out, f"{batch}\n".encode())
 
 

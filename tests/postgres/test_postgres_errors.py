@@ -1,4 +1,4 @@
-"""What goes wrong with a PostgreSQL: every case has its own error, which says what to do about it."""
+"""What goes wrong with a PostgreSQL: each case has its own error, which says what to do."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from holdfast.stores.postgres import connections, open_url
 from servers import postgres
 
 SECRET = "Gr4nite~Secret"
+WRONG = "Wr0ng~Secret"
 HBA = """
 host all postgres 127.0.0.1/32 trust
 host all all      127.0.0.1/32 scram-sha-256
@@ -91,9 +92,9 @@ def test_the_right_password_is_all_it_takes(guarded: str) -> None:
 
 def test_a_wrong_password_is_an_error_that_does_not_show_it(guarded: str) -> None:
     with pytest.raises(StoreError, match="password authentication failed") as refused:
-        holdfast.connect(as_user(guarded, "maker", "Wr0ng~Secret"))
+        holdfast.connect(as_user(guarded, "maker", WRONG))
     assert not isinstance(refused.value, StoreUnavailable)  # trying again will not help
-    assert "Wr0ng" not in everything_said(refused.value)
+    assert WRONG not in everything_said(refused.value)
 
 
 def test_a_password_that_is_missing(guarded: str) -> None:
@@ -165,9 +166,7 @@ def test_a_url_that_is_not_well_formed_does_not_show_its_password(password: str)
     """As people type them: special characters not encoded."""
     with pytest.raises(HoldfastError) as refused:
         holdfast.connect(f"postgresql://maker:{password}@127.0.0.1:1/postgres?timeout=1")
-    shown = everything_said(refused.value)
-    shown = shown.replace(f'"postgresql://maker:{password}@', "")  # a line of this file, if any
-    assert password not in shown
+    assert password not in everything_said(refused.value)
     assert "Sec" not in str(refused.value)
 
 
@@ -275,7 +274,7 @@ def test_a_bad_value_is_refused_by_the_name_of_its_option(option: str, value: st
 def test_a_bad_value_of_the_drivers_own_options_is_refused() -> None:
     with pytest.raises(HoldfastError, match="sslmode"):
         holdfast.connect("postgresql://127.0.0.1:1/x?sslmode=perhaps")
-    with pytest.raises(InvalidArgument, match="port"):
+    with pytest.raises(InvalidArgument, match="not a PostgreSQL URL"):
         open_url("postgresql://127.0.0.1:port/x")
 
 
@@ -289,11 +288,13 @@ def test_a_schema_whose_name_means_something_in_sql(
         with holdfast.connect(url) as hf:
             hf.queue("orders").enqueue(1)
             assert hf.queue("orders").stats().ready == 1
-    except HoldfastError as error:
-        assert isinstance(error, InvalidArgument), error
-        assert error.field == "url option schema"
+    except InvalidArgument as error:
+        named = error.field == "url option schema"
+    else:
+        named = True
     finally:
         admin.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+    assert named
 
 
 @pytest.mark.parametrize(
@@ -329,10 +330,10 @@ def test_text_with_a_nul_is_refused_and_nothing_is_stored(
     with holdfast.connect(postgres_url) as hf:
         queue = hf.queue("orders")
         bad = Outgoing(b"x", **{"content_type": "text/plain", field: "a\x00b"})
-        with pytest.raises(InvalidArgument, match="0x00|NUL"):
+        with pytest.raises(InvalidArgument, match=r"0x00|NUL"):
             queue.enqueue_many([1, bad, 2])
         with psycopg.connect(postgres_server) as mine:
-            with pytest.raises(InvalidArgument, match="0x00|NUL"):
+            with pytest.raises(InvalidArgument, match=r"0x00|NUL"):
                 queue.enqueue_many([1, bad, 2], within=mine)
             assert mine.execute("SELECT 1").fetchone() == (1,)
         assert queue.stats().ready == 0
@@ -421,7 +422,7 @@ def test_a_schema_that_belongs_to_something_else(
     admin.execute(OTHERS[other].format(schema))
     tables = f"SELECT relname FROM pg_class WHERE relnamespace = '{schema}'::regnamespace"
     before = admin.execute(tables).fetchall()
-    with pytest.raises(StoreCorrupt, match="[Nn]ot a Holdfast schema"):
+    with pytest.raises(StoreCorrupt, match=r"[Nn]ot a Holdfast schema"):
         holdfast.connect(postgres_url)
     assert admin.execute(tables).fetchall() == before
 

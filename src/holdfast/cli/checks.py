@@ -30,6 +30,7 @@ WAL_WARN = 256_000_000
 OVERDUE_LOOK = 1000
 """Overdue leases of one queue that are counted."""
 UNWORKED_S = 60.0
+HELD_WARN_S = 300
 
 Status = Literal["ok", "warn", "FAIL"]
 
@@ -61,7 +62,7 @@ def migrations(url: str) -> list[str] | None:
         except ModuleNotFoundError:
             continue
         if found is not None:
-            return found()
+            return found(url)
     return None
 
 
@@ -222,10 +223,29 @@ def _standing_still(stats: QueueStats) -> Iterator[Check]:
         yield Check("warn", "waiting", text, data)
 
 
+def _postgres(hf: Holdfast, url: str) -> Iterator[Check]:
+    look = getattr(hf.store, "look", None)
+    if look is None:
+        return
+    facts: dict[str, Any] = look()
+    kept = facts["fsync"] == "on" and facts["synchronous_commit"] != "off"
+    loses = "neither a power cut nor a crash loses a commit"
+    if not kept:
+        loses = "a crash of the server or a power cut may lose the last commits"
+    text = f"fsync={facts['fsync']}, synchronous_commit={facts['synchronous_commit']}: {loses}"
+    yield Check("ok" if kept else "warn", "durability", text, facts)
+    yield Check("ok", "server", f"PostgreSQL {facts['version']}")
+    held = facts["oldest_transaction_s"]
+    if held > HELD_WARN_S:
+        text = f"a transaction has been open for {length(held)}: dead rows cannot be cleared away"
+        yield Check("warn", "snapshot", text, facts)
+
+
 _LOOKS: dict[str, Callable[[Holdfast, str], Iterator[Check]]] = {
     "round trip": _round_trips,
     "schema": _schema,
     "clock": _clock,
     "sqlite": _sqlite,
+    "postgres": _postgres,
     "queues": _queues,
 }

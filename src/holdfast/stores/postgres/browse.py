@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.store import Entry, State, View
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import (
     COLUMNS,
     LEASED_COLUMNS,
@@ -54,7 +53,7 @@ _STATEMENTS = {
 
 def page(
     db: Connection,
-    sql: Callable[[str], Any],
+    sql: Sql,
     view: View,
     qid: int,
     after: tuple[int, int],

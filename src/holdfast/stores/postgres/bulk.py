@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
 from holdfast.message import Message
 from holdfast.payload import JSON
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import encode_json, write_history
 from holdfast.stores.postgres.settle import COUNT, DELAYED, READY, Counts
 
@@ -33,9 +33,7 @@ _NULL = struct.pack(">i", -1)
 _Column = bytes | list[bytes]
 
 
-def copy_in(
-    db: Connection, sql: Callable[[str], Any], messages: Sequence[Message], now: int
-) -> int | None:
+def copy_in(db: Connection, sql: Sql, messages: Sequence[Message], now: int) -> int | None:
     """Store all of them in the transaction that is open on `db`; the qid, None if there is none."""
     bind = {"queue": messages[0].queue, "n": len(messages)}
     found = db.execute(sql(NUMBERS), bind, binary=True).fetchone()
@@ -68,9 +66,7 @@ def _columns(
         "attempts": _each(">ii", 4, [m.attempts for m in messages]),
         "priority": _each(">ih", 2, [m.priority for m in messages]),
         "rank": _each(">ih", 2, [9 if dead else 9 - m.priority for m in messages]),
-        "state": _each(
-            ">ih", 2, [READY if m.available_at <= now else DELAYED for m in messages]
-        ),
+        "state": _each(">ih", 2, [READY if m.available_at <= now else DELAYED for m in messages]),
         "enqueued_at": _each(">iq", 8, [m.enqueued_at for m in messages]),
         "available_at": _each(">iq", 8, [m.available_at for m in messages]),
         "max_attempts": _each(">ii", 4, [m.max_attempts for m in messages]),
@@ -113,6 +109,8 @@ def _texts(values: Sequence[str | None]) -> _Column | None:
 
 def _rows(columns: dict[str, _Column], n: int) -> bytes:
     count = struct.pack(">h", len(columns))
-    fields = [repeat(column) if isinstance(column, bytes) else column for column in columns.values()]
+    fields = [
+        repeat(column) if isinstance(column, bytes) else column for column in columns.values()
+    ]
     rows = [b"".join(row) for row in zip(repeat(count, n), *fields, strict=False)]
     return b"".join([_HEADER, *rows, _TRAILER])

@@ -1,4 +1,4 @@
-"""Connections to one PostgreSQL: a pool, the caller's own transaction, and a limit on every call."""
+"""Connections to one PostgreSQL: a pool, and a limit on how long any call may take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import msgspec
 import psycopg
@@ -45,6 +45,8 @@ SET lock_timeout = {lock_ms}; SET idle_in_transaction_session_timeout = {timeout
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
+Sql = Callable[[str], LiteralString]
+"""Puts a statement, which is always a constant of ours, into the schema of a store."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -76,9 +78,9 @@ class Connections:
         """A connection in autocommit mode, for one call."""
         with translated(self.where):
             self._ensure()
-            with self._pool.connection() as db:
-                with self._watchdog.watching(db, timeout or self.where.timeout):
-                    yield db
+            limit = timeout or self.where.timeout
+            with self._pool.connection() as db, self._watchdog.watching(db, limit):
+                yield db
 
     def run(self, act: Callable[[Connection], T]) -> T:
         """`act` in a transaction of its own; again if it lost a race with another one."""
@@ -91,7 +93,7 @@ class Connections:
                     raise
         raise AssertionError("unreachable")
 
-    def execute(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+    def execute(self, statement: LiteralString, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         """One statement, which is one transaction; again if it lost a race with another one."""
         for left in reversed(range(RETRIES)):
             try:
@@ -104,10 +106,10 @@ class Connections:
 
     @contextmanager
     def upkeep(self) -> Generator[Connection, None, None]:
-        """For long work of the sweeper: no lock is waited for, but the work itself may take long."""
+        """For long work of the sweeper: no lock is waited for, but the work may take its time."""
         with self.use(timeout=UPKEEP_S) as db:
-            db.execute(f"SET statement_timeout = {int(UPKEEP_S * 1000)}")
-            db.execute("SET lock_timeout = 200")
+            limits = f"SET statement_timeout = {int(UPKEEP_S * 1000)}; SET lock_timeout = 200"
+            db.execute(limits.encode(), prepare=False)
             try:
                 yield db
             finally:
@@ -172,14 +174,12 @@ class Connections:
     def _configure(self, db: Connection) -> None:
         if not self.where.pooler:
             timeout_ms = int(self.where.timeout * 1000)
-            for setting in SESSION.split(";"):
-                db.execute(
-                    setting.format(
-                        timeout_ms=timeout_ms,
-                        lock_ms=timeout_ms // 2,
-                        synchronous_commit=self.where.synchronous_commit,
-                    )
-                )
+            settings = SESSION.format(
+                timeout_ms=timeout_ms,
+                lock_ms=timeout_ms // 2,
+                synchronous_commit=self.where.synchronous_commit,
+            )
+            db.execute(settings.encode(), prepare=False)
 
 
 _RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.UniqueViolation)
@@ -305,9 +305,9 @@ def _is_refusal(text: str) -> bool:
 
 def grants(where: Where) -> str:
     return (
-        f"To make the schema, this user needs: GRANT CREATE ON DATABASE <database> TO <user>; or let "
-        f"somebody who may run what `holdfast migrate --sql` prints, then: GRANT USAGE ON SCHEMA "
-        f"{where.schema} TO <user>; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "
+        "To make the schema, this user needs: GRANT CREATE ON DATABASE <database> TO <user>; or "
+        "let somebody who may run what `holdfast migrate --sql` prints, then: "
+        f"GRANT USAGE ON SCHEMA {where.schema} TO <user>; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "
         f"{where.schema} TO <user>; GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "
         f"{where.schema} TO <user>"
     )

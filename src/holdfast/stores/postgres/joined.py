@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors, pq
+from psycopg.rows import tuple_row
 
 from holdfast.errors import InvalidArgument
 from holdfast.stores.postgres.connections import Connection, Where, translated
@@ -32,7 +33,7 @@ def joined(within: Any, where: Where, store: str) -> Generator[Connection, None,
             "(psycopg: conn.transaction(), Django: transaction.atomic())",
         )
     # The same libpq connection, without the caller's row factories, adapters and settings.
-    db = _Borrowed(driver.pgconn)
+    db = _Borrowed(driver.pgconn, tuple_row)
     db.prepare_threshold = None
     if status == pq.TransactionStatus.IDLE:
         db.pgconn.exec_(b"BEGIN")
@@ -47,14 +48,13 @@ def joined(within: Any, where: Where, store: str) -> Generator[Connection, None,
 
 
 class _Borrowed(psycopg.Connection[tuple[Any, ...]]):
-    def __del__(self) -> None:
+    def __del__(self, *_: Any) -> None:
         """Not ours to close, and no reason to warn."""
 
 
 def _must_be_same_store(db: Connection, where: Where, store: str) -> None:
-    row = db.execute(
-        f"SELECT value FROM {where.schema}.meta WHERE name = 'store'"  # pyright: ignore[reportArgumentType]
-    ).fetchone()
+    look = f"SELECT value FROM {where.schema}.meta WHERE name = 'store'"
+    row = db.execute(look.encode()).fetchone()
     if row is None or row[0] != store:
         raise _elsewhere(where)
 

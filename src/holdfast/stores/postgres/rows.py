@@ -43,9 +43,7 @@ def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
         "content_types": arrays.texts(
             [None if m.content_type == JSON else m.content_type for m in messages]
         ),
-        "headers": arrays.texts(
-            [encode_json(m.headers) if m.headers else None for m in messages]
-        ),
+        "headers": arrays.texts([encode_json(m.headers) if m.headers else None for m in messages]),
         "enqueued_ats": arrays.ints([m.enqueued_at for m in messages], now),
         "available_ats": arrays.ints([m.available_at for m in messages], now),
         "attempts": arrays.ints([m.attempts for m in messages], 0),
@@ -117,7 +115,7 @@ def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
 
 
 def token_base(call: str) -> int:
-    """A lease's token is this plus the message's seq: new for every call, other for every message."""
+    """A lease's token is this plus the message's seq: new for every call, its own per message."""
     return int.from_bytes(blake2b(call.encode(), digest_size=8).digest()) >> 2
 
 

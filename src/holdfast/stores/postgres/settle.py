@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 from holdfast.message import home_of
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.postgres import arrays
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import read_token, write_history
 
 READY, DELAYED, LEASED = range(3)
@@ -19,17 +19,18 @@ DAY_MS = 86_400_000
 # What every move to the log copies.
 _KEPT = (
     "seq, available_at, enqueued_at, token, leased_at, first_leased_at, qid, part, attempts, "
-    "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, body"
+    "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, "
+    "body"
 )
 # Index log_id: of an id that was used again, the first end stays. A subquery with a limit is never
-# turned into a join, "qid + 0" keeps to the index of ids, and the days before the ids were made need
-# no look.
+# turned into a join, "qid + 0" keeps to the index of ids, and the days before the ids were made
+# need no look.
 _NOT_LOGGED = """(
     SELECT 1 FROM holdfast.log l
     WHERE l.id = gone.id AND l.qid + 0 = gone.qid AND l.finished_at >= %(since)s LIMIT 1) IS NULL"""
-# Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is said
-# by the deadline, because "state = 2" would invite the index of all that is leased. Ids and tokens
-# are compared as sets; a batch names a message once, and no two deliveries share a token.
+# Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is
+# said by the deadline, because "state = 2" would invite the index of all that is leased. Ids and
+# tokens are compared as sets; a batch names a message once, and no two deliveries share a token.
 FINISH_ALIKE = f"""
 WITH gone AS (
   DELETE FROM holdfast.message
@@ -128,29 +129,27 @@ class Counts:
     def forget(self, qid: int, part: int, day: int) -> None:
         self._deltas[qid, part, day][4] -= 1
 
-    def write(self, db: Connection, statement: str) -> None:
+    def write(self, db: Connection, statement: LiteralString) -> None:
         rows = [(*key, *delta) for key, delta in self._deltas.items() if any(delta)]
         if rows:
             names = ("qids", "parts", "days", "ready", "delayed", "leased", "done", "logged")
             columns = zip(*rows, strict=True)
             db.execute(
                 statement,
-                {
-                    name: list(column) for name, column in zip(names, columns, strict=True)
-                },
+                {name: list(column) for name, column in zip(names, columns, strict=True)},
             )
 
 
 class Settler:
     """Applies batches on one schema. `sql` puts a statement into that schema."""
 
-    def __init__(self, sql: Any) -> None:
+    def __init__(self, sql: Sql) -> None:
         self._sql = sql
 
     def settle(
         self, db: Connection, moves: Sequence[Transition], now: int, qids: dict[str, int]
     ) -> list[Settled]:
-        """In the transaction that is open on `db`. `qids`: of the queues that the moves start in."""
+        """In the transaction that is open on `db`. `qids`: of the queues the moves start in."""
         batch = _Batch(db, self._sql, now, qids)
         answers: list[Settled | None] = [None] * len(moves)
         for wave in _waves(moves):
@@ -177,7 +176,7 @@ def alike(moves: Sequence[Transition]) -> bool:
 
 
 def finish_alike(
-    db: Connection, sql: Any, moves: Sequence[Transition], now: int, qid: int
+    db: Connection, sql: Sql, moves: Sequence[Transition], now: int, qid: int
 ) -> list[bool]:
     """Which of a batch that is `alike` were acked."""
     first = moves[0]
@@ -198,7 +197,7 @@ def finish_alike(
     gone, ids = rows[0]
     if gone == len(moves):
         return [True] * gone
-    known = set(ids or ())
+    known: set[str] = set(ids or ())
     return [move.id in known for move in moves]
 
 
@@ -213,7 +212,7 @@ def _made(moves: Sequence[Transition], now: int) -> int:
 
 
 def lost(
-    db: Connection, sql: Any, moves: Sequence[Transition], qids: dict[str, int]
+    db: Connection, sql: Sql, moves: Sequence[Transition], qids: dict[str, int]
 ) -> list[Settled]:
     """Stale, unless the last thing that happened to a message was this very move."""
     last: dict[tuple[str, str], tuple[int | None, str | None]] = {}
@@ -268,7 +267,7 @@ def _by_queue(wave: dict[tuple[str, str], tuple[int, Transition]]) -> Iterator[_
 
 
 class _Batch:
-    def __init__(self, db: Connection, sql: Any, now: int, qids: dict[str, int]) -> None:
+    def __init__(self, db: Connection, sql: Sql, now: int, qids: dict[str, int]) -> None:
         self._db = db
         self._sql = sql
         self._now = now

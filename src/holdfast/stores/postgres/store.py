@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from operator import itemgetter
-from typing import Any
+from typing import Any, LiteralString, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -38,7 +38,7 @@ from holdfast.store import (
 )
 from holdfast.stores import read_cursor, url_options
 from holdfast.stores.postgres import arrays, browse, bulk, settle, upkeep
-from holdfast.stores.postgres.connections import Connection, Connections, Where
+from holdfast.stores.postgres.connections import Connection, Connections, Sql, Where
 from holdfast.stores.postgres.joined import joined
 from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
@@ -267,6 +267,14 @@ DELETE FROM holdfast.message WHERE ctid = ANY (ARRAY(
 RETURNING part
 """
 
+_FACTS = ("version", "fsync", "synchronous_commit", "oldest_transaction_s")
+LOOK = """
+SELECT current_setting('server_version'), current_setting('fsync'),
+  current_setting('synchronous_commit'),
+  coalesce(extract(epoch FROM max(clock_timestamp() - xact_start))::int, 0)
+FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
 OWN_OPTIONS = {"schema", "timeout", "pool_size", "pooler", "synchronous_commit"}
 SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
@@ -288,7 +296,9 @@ def _where(url: str) -> Where:
     if commit not in ("on", "off", "local", "remote_write", "remote_apply"):
         raise InvalidArgument("url option synchronous_commit", f"PostgreSQL has no {commit!r}")
     parts = urlsplit(url)
-    rest = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in OWN_OPTIONS]
+    rest = [
+        (k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in OWN_OPTIONS
+    ]
     plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
     timeout = _number(options, "timeout", 10.0)
     try:
@@ -304,7 +314,7 @@ def _where(url: str) -> Where:
         "tcp_user_timeout": int(timeout * 1000),
     }
     return Where(
-        conninfo=conninfo.make_conninfo(**{**patience, **info}),
+        conninfo=conninfo.make_conninfo("", **{**patience, **info}),
         shown=_shown(info),
         schema=schema,
         timeout=timeout,
@@ -340,7 +350,7 @@ class PostgresStore:
         self._where = where
         self._db = Connections(where)
         self._wake = Wake(self._db, where.schema)
-        self._sql = lru_cache(maxsize=None)(lambda text: in_schema(text, where.schema))
+        self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._settler = settle.Settler(self._sql)
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
@@ -349,23 +359,19 @@ class PostgresStore:
 
     def migrate(self) -> None:
         """Make or upgrade the schema, in one transaction, under a lock: others wait, then look."""
-        steps = migrations()
+        steps = migrations(schema=self._where.schema)
         with self._db.use() as db:
             version = self._version(db)
             self._must_know(version, steps)
             if version == len(steps):
                 return
             with db.transaction():
-                db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.",))
-                for script in steps[self._version(db) :]:
-                    db.execute(in_schema(script, self._where.schema).encode(), prepare=False)
                 db.execute(
-                    self._sql(
-                        "INSERT INTO holdfast.meta VALUES ('version', %s) "
-                        "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-                    ),
-                    (str(len(steps)),),
+                    "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.",)
                 )
+                for script in steps[self._version(db) :]:
+                    db.execute(script.encode(), prepare=False)
+            self._version(db)
 
     def _must_know(self, version: int, steps: list[str]) -> None:
         if version > len(steps):
@@ -395,7 +401,9 @@ class PostgresStore:
         self._forget_specs()
 
         def put(db: Connection) -> bool:
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.queue",))
+            db.execute(
+                "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.queue",)
+            )
             stored = {row[1]: row for row in db.execute(self._sql(SPEC)).fetchall()}
             revisions = {name: row[-1] for name, row in stored.items()}
             if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
@@ -449,7 +457,9 @@ class PostgresStore:
             if only_empty and db.execute(self._sql(_HOLDS), qids).fetchall():
                 return False
             for table in ("message", "log", "delta", "queue"):
-                db.execute(self._sql(f"DELETE FROM holdfast.{table} WHERE qid = ANY(%(qids)s)"), qids)
+                db.execute(
+                    self._sql(f"DELETE FROM holdfast.{table} WHERE qid = ANY(%(qids)s)"), qids
+                )
             return True
 
         deleted = self._db.run(delete)
@@ -667,9 +677,7 @@ class PostgresStore:
         if not over and before is None:
             return 0
         oldest = self._run(OLDEST, {"qid": qid, "limit": limit})
-        drop = [
-            row for n, row in enumerate(oldest) if n < over or (before or 0) > row[0]
-        ]
+        drop = [row for n, row in enumerate(oldest) if n < over or (before or 0) > row[0]]
         if not drop:
             return 0
         finished_at, seq = drop[-1]
@@ -755,6 +763,10 @@ class PostgresStore:
         """Vacuum what is written most, fold the counts, make and drop the log's days."""
         upkeep.tidy(self._db, self._sql, self._where.schema, now, log_before)
 
+    def look(self) -> dict[str, Any]:
+        """What an operator wants to know of the server; see `holdfast doctor`."""
+        return dict(zip(_FACTS, self._run(LOOK, {})[0], strict=True))
+
     def _run(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         return self._db.execute(self._sql(statement), bind)
 
@@ -827,20 +839,20 @@ class _Subscription:
     def close(self) -> None: ...
 
 
-def migrations() -> list[str]:
-    """The scripts, in order: forward only, numbered by their names."""
+def migrations(url: str = "", *, schema: str = "holdfast") -> list[str]:
+    """The scripts, in order: forward only, numbered by their names, each a whole transaction."""
     folder = files("holdfast.stores.postgres") / "sql"
     scripts = sorted(folder.iterdir(), key=lambda script: script.name)
-    return [script.read_text() for script in scripts if script.name.endswith(".sql")]
+    schema = _where(url).schema if url else schema
+    return [in_schema(s.read_text(), schema) for s in scripts if s.name.endswith(".sql")]
 
 
-def in_schema(statement: str, schema: str) -> str:
+def in_schema(statement: str, schema: str) -> LiteralString:
     """Statements are written for the schema `holdfast`."""
-    if schema == "holdfast":
-        return statement
-    return statement.replace("holdfast.", f"{schema}.").replace(
+    named = statement.replace("holdfast.", f"{schema}.").replace(
         "SCHEMA IF NOT EXISTS holdfast", f"SCHEMA IF NOT EXISTS {schema}"
     )
+    return cast(LiteralString, named)
 
 
 def _spec(row: tuple[Any, ...]) -> QueueSpec:
@@ -859,7 +871,7 @@ def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueue
         raise QueueNotFound(f"no queue {messages[0].queue!r}")
     if n == len(messages):
         return [Enqueued.STORED] * n
-    stored = set(ids or ())
+    stored: set[str] = set(ids or ())
     answers: list[Enqueued] = []
     for message in messages:  # of one id twice, the first was kept
         answers.append(Enqueued.STORED if message.id in stored else Enqueued.HELD)

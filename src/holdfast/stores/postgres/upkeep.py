@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from psycopg import errors
 
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connections import Connection, Connections, Sql
 from holdfast.stores.postgres.settle import DAY_MS
 
 DAYS_AHEAD = 3
@@ -48,7 +46,7 @@ WHERE i.inhparent = to_regclass(%(log)s)
 
 def tidy(
     connections: Connections,
-    sql: Callable[[str], Any],
+    sql: Sql,
     schema: str,
     now: int,
     log_before: int | None,
@@ -65,9 +63,7 @@ def tidy(
             logger.warning("no upkeep: the tables belong to another user: %s", str(error).strip())
 
 
-def _days(
-    db: Connection, sql: Callable[[str], Any], schema: str, now: int, log_before: int | None
-) -> None:
+def _days(db: Connection, sql: Sql, schema: str, now: int, log_before: int | None) -> None:
     """Days to come are made before they are needed; days that nobody wants any more are dropped."""
     names = {row[0] for row in db.execute(DAYS, {"log": f"{schema}.log"}).fetchall()}
     today = now // DAY_MS
@@ -85,7 +81,7 @@ def _days(
             logger.info("dropped a day of the log: %s", name)
 
 
-def _make(db: Connection, sql: Callable[[str], Any], day: int) -> None:
+def _make(db: Connection, sql: Sql, day: int) -> None:
     low, high = day * DAY_MS, (day + 1) * DAY_MS
     try:
         with db.transaction():

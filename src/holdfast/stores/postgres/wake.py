@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import LiteralString
 
 import psycopg
 
@@ -74,7 +75,7 @@ class Wake:
             except HoldfastError as error:
                 logger.debug("no notice sent: %s", error)
 
-    def notice(self, topics: Iterable[str]) -> tuple[str, dict[str, str]]:
+    def notice(self, topics: Iterable[str]) -> tuple[LiteralString, dict[str, str]]:
         """The statement that tells others; inside a transaction it is sent by its commit."""
         text = ",".join(sorted(topics))
         told = {"channel": self._channel, "topics": text if len(text) < NOTICE_MAX else ALL}
@@ -141,7 +142,7 @@ class Wake:
         self._listening = db = self._connections.dedicated()
         try:
             name = self._channel.replace('"', '""')
-            db.execute(f'LISTEN "{name}"')  # pyright: ignore[reportArgumentType]
+            db.execute(f'LISTEN "{name}"'.encode())
             self._hearing = True
             self._changed()  # whatever was told while nobody listened
             heard = clock.monotonic()

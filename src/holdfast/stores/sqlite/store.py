@@ -445,7 +445,7 @@ class _Subscription:
     def close(self) -> None: ...
 
 
-def migrations() -> list[str]:
+def migrations(url: str = "") -> list[str]:
     """The scripts, in order: forward only, numbered by their names."""
     folder = files("holdfast.stores.sqlite") / "sql"
     scripts = sorted(folder.iterdir(), key=lambda script: script.name)

@@ -7,7 +7,8 @@ CREATE TABLE holdfast.meta (
   name  text PRIMARY KEY,
   value text NOT NULL
 );
-INSERT INTO holdfast.meta VALUES ('store', gen_random_uuid()::text);
+-- store: who this is, to tell one database from another. version: how many scripts have run.
+INSERT INTO holdfast.meta VALUES ('store', gen_random_uuid()::text), ('version', '1');
 
 -- Order of acceptance, and places in line; never used twice.
 CREATE SEQUENCE holdfast.seq;

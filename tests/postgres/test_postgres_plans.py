@@ -1,0 +1,223 @@
+"""Lease, settle, overdue and all else keep to their indexes, also where nothing was ever analysed.
+
+Plans are those that run: the statements are prepared, the plan is the generic one, and what the
+statistics say must not matter. Work is counted in buffers, not in time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.adapt import PyFormat, Transformer
+from servers import postgres
+
+import holdfast
+from holdfast import Holdfast, Outgoing, Queue
+from holdfast.store import State, View
+from holdfast.stores import open_store
+from holdfast.stores.postgres import browse, settle, store
+from holdfast.testing import ManualClock
+
+SHALLOW, DEEP = 1_000, 100_000
+TABLES = ("message", "log", "delta")
+
+
+@pytest.fixture(params=["postgres"])
+def store_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed when nearly empty", "analysed"])
+def queues(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[Holdfast]:
+    """Two queues in one schema: `shallow` and, a hundred times as deep, `deep`."""
+    schema = "plans_" + re.sub(r"\W", "_", request.param)
+    mark = "&" if "?" in postgres_server else "?"
+    opened = open_store(f"{postgres_server}{mark}schema={schema}")
+    with opened._db.use() as db:
+        for table in TABLES:
+            db.execute(f"ALTER TABLE {schema}.{table} SET (autovacuum_enabled = off)"
+                       if table != "log" else "SELECT 1")  # fmt: skip
+    with holdfast.connect(opened, clock=ManualClock()) as hf:
+        if request.param == "analysed when nearly empty":
+            hf.queue("shallow").enqueue("alone")
+            _analyse(hf, schema)
+        for name, n in (("shallow", SHALLOW), ("deep", DEEP)):
+            queue = hf.queue(name)
+            for start in range(0, n, 10_000):
+                queue.enqueue_many(
+                    Outgoing(i, priority=i % 10, delay=3600 if i % 2 else None)
+                    for i in range(min(10_000, n - start))
+                )
+            for _ in range(0, n // 10, 1000):
+                queue.lease(min(1000, n // 10))
+            queue.settle(queue.lease(100))
+        if request.param == "analysed":
+            _analyse(hf, schema)
+        yield hf
+    postgres.drop_schema(postgres_server, schema)
+
+
+def _analyse(hf: Holdfast, schema: str) -> None:
+    with hf.store._db.use() as db:
+        for table in TABLES:
+            db.execute(f"ANALYZE {schema}.{table}")
+
+
+class Watched:
+    """Of everything that a store runs meanwhile: the generic plan, which is the one that counts,
+    and what the statement costs, found by running it once more and rolling that back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.statements: list[str] = []
+        self.plans: list[str] = []
+        self._costs: list[str] = []
+        self._patch = monkeypatch
+
+    def __enter__(self) -> Watched:
+        run = psycopg.Connection.execute
+
+        def explained(db: Any, query: Any, params: Any = None, **options: Any) -> Any:
+            text = query if isinstance(query, str) else bytes(query).decode()
+            if re.match(r"\s*(WITH|SELECT|UPDATE|DELETE|INSERT)", text):
+                with db.transaction(force_rollback=True):
+                    self.statements.append(text)
+                    self.plans.append(_generic(run, db, text, params))
+                    shown = run(db, "EXPLAIN (ANALYZE, BUFFERS) " + text, params)
+                    self._costs.append("\n".join(row[0] for row in shown))
+            return run(db, query, params, **options)
+
+        self._patch.setattr(psycopg.Connection, "execute", explained)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    @property
+    def buffers(self) -> int:
+        """Pages touched by all statements: what an act costs, whatever the machine does."""
+        total = 0
+        for plan in self._costs:
+            top = re.search(r"Buffers: shared (.*)", plan)
+            counts = re.findall(r"(?:hit|read)=(\d+)", top[1]) if top else []
+            total += sum(map(int, counts))
+        return total
+
+
+def _generic(run: Any, db: Any, text: str, params: Any) -> str:
+    """The plan that is made without looking at what is bound, as the store's sessions do it."""
+    bound = params or {}
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
+    values = [bound[name] for name in names] if isinstance(bound, dict) else list(bound)
+    transformer = Transformer(db)
+    transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+    types = [f"{oid}::regtype" for oid in transformer.types or ()]
+    shown = [run(db, f"SELECT ({kind})::text", prepare=False).fetchone()[0] for kind in types]
+    shown = ["unknown" if kind == "-" else kind for kind in shown]
+    for n, name in enumerate(names, 1):
+        text = text.replace(f"%({name})s", f"${n}")
+    if not names:
+        for n in range(1, len(values) + 1):
+            text = text.replace("%s", f"${n}", 1)
+    kinds = f" ({', '.join(shown)})" if shown else ""
+    run(db, f"PREPARE looked_at{kinds} AS {text.replace('%%', '%')}".encode(), prepare=False)
+    nothing = f" ({', '.join(['NULL'] * len(shown))})" if shown else ""
+    plan = run(db, f"EXPLAIN EXECUTE looked_at{nothing}".encode(), prepare=False).fetchall()
+    run(db, b"DEALLOCATE looked_at", prepare=False)
+    return "\n".join(row[0] for row in plan)
+
+
+ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
+    "lease and ack": lambda hf, queue: queue.settle(queue.lease(50)),
+    "lease and ack with results": lambda hf, queue: queue.settle(
+        [(lease, holdfast.Done(1)) for lease in queue.lease(50)]
+    ),
+    "lease and release": lambda hf, queue: [queue.release(lease) for lease in queue.lease(5)],
+    "lease and nack": lambda hf, queue: [queue.nack(lease, "no") for lease in queue.lease(5)],
+    "extend": lambda hf, queue: [queue.extend(lease, 60) for lease in queue.lease(5)],
+    "enqueue": lambda hf, queue: queue.enqueue_many(range(50)),
+    "overdue": lambda hf, queue: hf.store.overdue(queue.name, 0, 100),
+    "stats": lambda hf, queue: queue.stats(),
+    "first page": lambda hf, queue: hf.store.browse(View(queue.name), None, 20, 0),
+    "a page further on": lambda hf, queue: hf.store.browse(View(queue.name), "4.100", 20, 0),
+    "delayed": lambda hf, queue: hf.store.browse(View(queue.name, State.DELAYED), None, 20, 0),
+    "leased": lambda hf, queue: hf.store.browse(View(queue.name, State.LEASED), None, 20, 0),
+    "trim": lambda hf, queue: hf.store.trim(queue.name, before=1, keep=10**6, limit=100),
+}
+
+
+@pytest.mark.promise("LIFE-12", "OVERDUE-4")
+@pytest.mark.parametrize("act", ACTS)
+def test_it_costs_the_same_at_any_depth_and_by_an_index(
+    queues: Holdfast, act: str, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+    for name in ("shallow", "deep"):
+        queue = queues.queue(name)
+        ACTS[act](queues, queue)  # plans are made, pages are seen
+        with Watched(monkeypatch) as watched:
+            ACTS[act](queues, queue)
+        assert watched.plans
+        for plan in watched.plans:
+            assert not re.search(r"Seq Scan on \w*(message|log|queue)", plan), plan
+            assert not re.search(r"Bitmap|Hash Join.*message", plan), plan
+        costs.append(watched.buffers)
+    shallow, deep = costs
+    assert deep <= shallow * 2 + 100, f"{shallow} buffers at {SHALLOW}, {deep} at {DEEP}"
+
+
+KEPT_TO: dict[str, set[str]] = {
+    store.LEASE: {"message_ready", "message_delayed"},
+    store.PROMOTE: {"message_delayed"},
+    store.OVERDUE: {"message_leased"},
+    store.GET: {"message_pkey"},
+    settle.FINISH_ALIKE: {"message_pkey"},
+    settle.FINISH: {"message_pkey"},
+    settle.FENCE: {"message_pkey"},
+    settle.EXTEND: {"message_pkey"},
+    settle.PUT_BACK: {"message_pkey"},
+    browse.READY: {"message_ready"},
+    browse.DELAYED: {"message_delayed"},
+    browse.LEASED: {"message_leased"},
+}
+
+
+def test_plans_made_while_all_is_empty_are_the_right_ones_already(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection keeps the plan it made first, and that may be when there is nothing yet."""
+    clock = ManualClock()
+    with holdfast.connect(postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
+        queue = hf.queue("orders")
+        queue.enqueue("later", delay=5)
+        clock.advance(5)
+        for act in ACTS.values():
+            queue.enqueue("now")
+            act(hf, queue)
+        queue.get(queue.enqueue("there").id)
+        seen = dict(zip(watched.statements, watched.plans, strict=True))
+    for statement, indexes in KEPT_TO.items():
+        plan = seen[hf.store._sql(statement)]
+        assert set(re.findall(r"using (message_\w+)", plan)) == indexes, f"{statement}\n{plan}"
+        assert not re.search(r"Seq Scan on \w*(message|log)", plan), plan
+
+
+@pytest.mark.promise("LIFE-12")
+def test_the_counts_equal_a_full_count(queues: Holdfast, store_name: str) -> None:
+    with queues.store._db.use() as db:
+        for name in ("shallow", "deep"):
+            counted = dict(
+                db.execute(
+                    queues.store._sql(
+                        "SELECT state, count(*) FROM holdfast.message WHERE qid = "
+                        "(SELECT qid FROM holdfast.queue WHERE name = %(name)s) GROUP BY state"
+                    ),
+                    {"name": name},
+                ).fetchall()
+            )
+            stats = queues.queue(name).stats()
+            found = [stats.ready, stats.delayed, stats.leased]
+            assert [counted.get(n, 0) for n in range(3)] == found
