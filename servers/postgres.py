@@ -95,7 +95,7 @@ class PostgresServer:
 def drop_schema(url: str, schema: str) -> None:
     import psycopg
 
-    with psycopg.connect(url, autocommit=True) as db:
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as db:
         db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 

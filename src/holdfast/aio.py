@@ -86,8 +86,8 @@ class AsyncQueue:
     async def enqueue(self, payload: Any, **options: Any) -> Message:
         return await self._pool.run(self.sync.enqueue, payload, **options)
 
-    async def enqueue_many(self, items: Iterable[Any]) -> list[Message]:
-        return await self._pool.run(self.sync.enqueue_many, list(items))
+    async def enqueue_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
+        return await self._pool.run(self.sync.enqueue_many, list(items), within=within)
 
     async def lease(
         self,
@@ -110,8 +110,8 @@ class AsyncQueue:
             for lease in call.result():
                 self.sync.release(lease)
 
-    async def ack(self, lease: Lease, *, result: Any = None) -> None:
-        await self._pool.run(self.sync.ack, lease, result=result)
+    async def ack(self, lease: Lease, *, result: Any = None, within: Any = None) -> None:
+        await self._pool.run(self.sync.ack, lease, result=result, within=within)
 
     async def nack(self, lease: Lease, error: Any = None, *, delay: float | None = None) -> None:
         await self._pool.run(self.sync.nack, lease, error, delay=delay)
@@ -125,8 +125,10 @@ class AsyncQueue:
     async def extend(self, lease: Lease, seconds: float | None = None) -> Lease:
         return await self._pool.run(self.sync.extend, lease, seconds)
 
-    async def settle(self, items: Iterable[Lease | tuple[Lease, Outcome]]) -> list[Settled]:
-        return await self._pool.run(self.sync.settle, list(items))
+    async def settle(
+        self, items: Iterable[Lease | tuple[Lease, Outcome]], *, within: Any = None
+    ) -> list[Settled]:
+        return await self._pool.run(self.sync.settle, list(items), within=within)
 
     async def stats(self) -> QueueStats:
         return await self._pool.run(self.sync.stats)

@@ -196,6 +196,7 @@ class Queue:
         """
         whole("limit", limit, low=1, high=LEASE_MAX)
         seconds("wait", wait)
+        _text("owner", owner)
         policy = self.policy
         clock, store = self._at.clock, self._at.store
         until = clock.monotonic() + wait

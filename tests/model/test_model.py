@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from servers import postgres
 
 import holdfast
 from holdfast import (
@@ -45,7 +46,6 @@ from holdfast.store import Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from servers import postgres
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
@@ -286,9 +286,7 @@ MACHINES = {
     "LOG-1", "LOG-2", "LOG-3",
 )  # fmt: skip
 @pytest.mark.parametrize("store_name", list(MACHINES))
-def test_the_store_behaves_like_the_model(
-    store_name: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_store_behaves_like_the_model(store_name: str, request: pytest.FixtureRequest) -> None:
     machine, examples = MACHINES[store_name]
     if store_name == "postgres":
         SideBySidePostgres.server = request.getfixturevalue("postgres_server")

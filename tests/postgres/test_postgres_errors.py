@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import psycopg
 import pytest
+from servers import postgres
 
 import holdfast
 from holdfast import (
@@ -27,7 +28,6 @@ from holdfast import (
 )
 from holdfast.stores import open_store
 from holdfast.stores.postgres import connections, open_url
-from servers import postgres
 
 SECRET = "Gr4nite~Secret"
 WRONG = "Wr0ng~Secret"
@@ -276,6 +276,15 @@ def test_a_bad_value_of_the_drivers_own_options_is_refused() -> None:
         holdfast.connect("postgresql://127.0.0.1:1/x?sslmode=perhaps")
     with pytest.raises(InvalidArgument, match="not a PostgreSQL URL"):
         open_url("postgresql://127.0.0.1:port/x")
+
+
+def test_a_list_of_hosts_is_tried_in_order(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    user, at, host = parts.netloc.rpartition("@")
+    away = f"127.0.0.1:{postgres.free_port()}"
+    with holdfast.connect(parts._replace(netloc=f"{user}{at}{away},{host}").geturl()) as hf:
+        hf.queue("orders").enqueue(1)
+    assert open_url("postgresql://[::1]:5432/x")
 
 
 @pytest.mark.parametrize("schema", ["user", "select", "pg_mine", "table"])

@@ -39,7 +39,8 @@ UNION ALL
 SELECT 'constraint', conname, pg_get_constraintdef(oid), oid::text, '', '', ''
 FROM pg_constraint WHERE connamespace = %(schema)s::text::regnamespace
 UNION ALL
-SELECT 'index', indexname, indexdef, '', '', '', '' FROM pg_indexes WHERE schemaname = %(schema)s::text
+SELECT 'index', indexname, indexdef, '', '', '', ''
+FROM pg_indexes WHERE schemaname = %(schema)s::text
 ORDER BY 1, 2, 3, 4
 """
 

@@ -334,6 +334,26 @@ def test_an_enqueue_may_be_the_first_thing_in_a_transaction(
 
 
 @pytest.mark.promise("TX-1")
+def test_a_large_batch_commits_or_rolls_back_as_well(queue: Queue, caller: Caller) -> None:
+    caller.begin()
+    caller.sell(1)
+    caller.call(queue.enqueue_many, range(3000))
+    caller.rollback()
+    assert queue.stats().ready == 0
+    caller.begin()
+    caller.call(queue.enqueue_many, range(3000))
+    assert queue.stats().ready == 0
+    caller.commit()
+    assert queue.stats().ready == 3000
+    leases = queue.lease(3000)
+    assert [lease.message.payload for lease in leases] == list(range(3000))
+    caller.begin()
+    assert caller.call(queue.settle, leases) == [Settled.APPLIED] * 3000
+    caller.rollback()
+    assert queue.stats().leased == 3000
+
+
+@pytest.mark.promise("TX-1")
 def test_an_id_that_is_held_is_told_inside_as_well(queue: Queue, caller: Caller) -> None:
     kept = queue.enqueue("first")
     caller.begin()

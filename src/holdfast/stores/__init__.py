@@ -30,7 +30,11 @@ def open_store(url: str) -> Store:
         if extra is None:
             raise
         raise MissingExtra(f"{scheme}:// needs: pip install 'holdfast[{extra}]'") from error
-    opened.migrate()
+    try:
+        opened.migrate()
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 

@@ -108,6 +108,9 @@ class Connections:
     def upkeep(self) -> Generator[Connection, None, None]:
         """For long work of the sweeper: no lock is waited for, but the work may take its time."""
         with self.use(timeout=UPKEEP_S) as db:
+            if self.where.pooler:  # a setting would stay behind on somebody else's connection
+                yield db
+                return
             limits = f"SET statement_timeout = {int(UPKEEP_S * 1000)}; SET lock_timeout = 200"
             db.execute(limits.encode(), prepare=False)
             try:
@@ -279,6 +282,15 @@ def _ours(error: Exception, where: Where) -> HoldfastError:
             return StoreError(f"{text}. {grants(where)}")
         case errors.UndefinedTable() | errors.InvalidSchemaName() | errors.UndefinedColumn():
             return StoreCorrupt(f"{text}. Not a Holdfast schema: run `holdfast migrate`")
+        case errors.DuplicateTable() | errors.DuplicateObject():
+            return StoreCorrupt(f"{text}. Not a Holdfast schema: name another one by ?schema=")
+        case psycopg.DataError() if "NUL" in str(error):  # said by the driver, not by the server
+            return InvalidArgument("message", f"PostgreSQL keeps no such text: {error}")
+        case errors.InvalidSqlStatementName() | errors.DuplicatePreparedStatement():
+            return StoreError(
+                f"{text}. Behind a proxy that pools by transaction, such as PgBouncer, "
+                "add pooler=transaction to the URL"
+            )
         case errors.ReadOnlySqlTransaction():
             return StoreReadOnly(f"{text}. A standby takes no messages: connect to the primary")
         case errors.DiskFull() | errors.OutOfMemory():
@@ -303,11 +315,16 @@ def _is_refusal(text: str) -> bool:
     return any(word in text for word in words)
 
 
+def quoted(name: str) -> str:
+    """`user` is a good name for a schema, and a word of SQL."""
+    return f'"{name}"'
+
+
 def grants(where: Where) -> str:
     return (
         "To make the schema, this user needs: GRANT CREATE ON DATABASE <database> TO <user>; or "
         "let somebody who may run what `holdfast migrate --sql` prints, then: "
-        f"GRANT USAGE ON SCHEMA {where.schema} TO <user>; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "
-        f"{where.schema} TO <user>; GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA "
-        f"{where.schema} TO <user>"
+        f"GRANT USAGE ON SCHEMA {where.schema} TO <user>; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {where.schema} TO <user>; "
+        f"GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {where.schema} TO <user>"
     )

@@ -13,14 +13,20 @@ from functools import lru_cache, partial
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, LiteralString, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
 from psycopg import conninfo, errors, pq
 
 from holdfast import clock
-from holdfast.errors import InvalidArgument, QueueNotFound, SchemaTooNew, StoreUnavailable
+from holdfast.errors import (
+    InvalidArgument,
+    QueueNotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
@@ -38,7 +44,7 @@ from holdfast.store import (
 )
 from holdfast.stores import read_cursor, url_options
 from holdfast.stores.postgres import arrays, browse, bulk, settle, upkeep
-from holdfast.stores.postgres.connections import Connection, Connections, Sql, Where
+from holdfast.stores.postgres.connections import Connection, Connections, Sql, Where, quoted
 from holdfast.stores.postgres.joined import joined
 from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
@@ -275,8 +281,16 @@ SELECT current_setting('server_version'), current_setting('fsync'),
 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
+MAKE = "CREATE SCHEMA IF NOT EXISTS holdfast;"
+THERE = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s"
+MADE = """
+SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = 'meta'
+"""
+
 OWN_OPTIONS = {"schema", "timeout", "pool_size", "pooler", "synchronous_commit"}
 SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:[0-9]*)?")
 
 
 def open_url(url: str) -> PostgresStore:
@@ -287,7 +301,7 @@ def _where(url: str) -> Where:
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     options = url_options(url, known | OWN_OPTIONS)
     schema = options.get("schema", "holdfast")
-    if not SCHEMA.fullmatch(schema):
+    if not SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise InvalidArgument("url option schema", f"{schema!r}: a-z, 0-9 and _, at most 41 long")
     pooler = options.get("pooler", "none")
     if pooler not in ("none", "transaction"):
@@ -296,15 +310,21 @@ def _where(url: str) -> Where:
     if commit not in ("on", "off", "local", "remote_write", "remote_apply"):
         raise InvalidArgument("url option synchronous_commit", f"PostgreSQL has no {commit!r}")
     parts = urlsplit(url)
+    if parts.fragment or not _has_ports(parts.netloc):  # most often a password: so it is not shown
+        raise InvalidArgument("url", "not a PostgreSQL URL; write :/?#[]@% in a part of it as %xx")
     rest = [
         (k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in OWN_OPTIONS
     ]
-    plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
+    plain = urlunsplit(
+        ("postgresql", parts.netloc, parts.path, urlencode(rest, quote_via=quote), "")
+    )
     timeout = _number(options, "timeout", 10.0)
     try:
         info = conninfo.conninfo_to_dict(plain)
     except psycopg.Error as error:
-        raise InvalidArgument("url", f"not a PostgreSQL URL: {str(error).strip()}") from None
+        raise InvalidArgument(
+            "url", f"not a PostgreSQL URL: {str(error).partition(':')[0]}"
+        ) from None
     patience: dict[str, Any] = {
         "connect_timeout": max(2, int(timeout)),
         "application_name": "holdfast",
@@ -314,14 +334,19 @@ def _where(url: str) -> Where:
         "tcp_user_timeout": int(timeout * 1000),
     }
     return Where(
-        conninfo=conninfo.make_conninfo("", **{**patience, **info}),
+        conninfo=conninfo.make_conninfo("", **{**patience, **info, "client_encoding": "utf8"}),
         shown=_shown(info),
         schema=schema,
         timeout=timeout,
-        pool_size=int(_number(options, "pool_size", 10)),
+        pool_size=_whole(options, "pool_size", 10),
         pooler=pooler == "transaction",
         synchronous_commit=commit,
     )
+
+
+def _has_ports(netloc: str) -> bool:
+    """Whether what follows a colon is a number, in each host of the list."""
+    return all(HOST.fullmatch(host) for host in netloc.rpartition("@")[2].split(","))
 
 
 def _shown(info: dict[str, Any]) -> str:
@@ -337,6 +362,13 @@ def _number(options: dict[str, str], name: str, default: float) -> float:
     if not 1 <= value <= 3600:
         raise InvalidArgument(f"url option {name}", "must be a number from 1 to 3600")
     return value
+
+
+def _whole(options: dict[str, str], name: str, default: int) -> int:
+    value = _number(options, name, default)
+    if not value.is_integer():
+        raise InvalidArgument(f"url option {name}", "must be a whole number")
+    return int(value)
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -369,7 +401,10 @@ class PostgresStore:
                 db.execute(
                     "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.",)
                 )
+                there = db.execute(THERE, (self._where.schema,)).fetchall()
                 for script in steps[self._version(db) :]:
+                    if there:  # who owns the schema need not be allowed to make one
+                        script = script.replace(in_schema(MAKE, self._where.schema), "")
                     db.execute(script.encode(), prepare=False)
             self._version(db)
 
@@ -381,13 +416,18 @@ class PostgresStore:
             )
 
     def _version(self, db: Connection) -> int:
-        made = db.execute("SELECT to_regclass(%s)", (f"{self._where.schema}.meta",)).fetchone()
-        if made is None or made[0] is None:
+        # Not to_regclass: inside a transaction it may still answer from a cache of before the lock.
+        if not db.execute(MADE, (self._where.schema,)).fetchall():
             return 0
         rows = db.execute(self._sql("SELECT name, value FROM holdfast.meta")).fetchall()
         values = dict(rows)
         self._id = values.get("store", "")
-        return int(values.get("version", "0"))
+        try:
+            return int(values.get("version", "0"))
+        except ValueError:
+            raise StoreCorrupt(
+                f"{self._where.shown}: not a Holdfast schema: {self._where.schema}"
+            ) from None
 
     def close(self) -> None:
         self._wake.stop()
@@ -849,8 +889,9 @@ def migrations(url: str = "", *, schema: str = "holdfast") -> list[str]:
 
 def in_schema(statement: str, schema: str) -> LiteralString:
     """Statements are written for the schema `holdfast`."""
-    named = statement.replace("holdfast.", f"{schema}.").replace(
-        "SCHEMA IF NOT EXISTS holdfast", f"SCHEMA IF NOT EXISTS {schema}"
+    name = quoted(schema)
+    named = statement.replace("holdfast.", f"{name}.").replace(
+        "SCHEMA IF NOT EXISTS holdfast", f"SCHEMA IF NOT EXISTS {name}"
     )
     return cast(LiteralString, named)
 

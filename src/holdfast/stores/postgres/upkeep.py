@@ -7,7 +7,7 @@ import logging
 import psycopg
 from psycopg import errors
 
-from holdfast.stores.postgres.connections import Connection, Connections, Sql
+from holdfast.stores.postgres.connections import Connection, Connections, Sql, quoted
 from holdfast.stores.postgres.settle import DAY_MS
 
 DAYS_AHEAD = 3
@@ -55,7 +55,7 @@ def tidy(
     with connections.upkeep() as db:
         try:
             for table in HOT:
-                db.execute(VACUUM.format(table=f"{schema}.{table}").encode())
+                db.execute(VACUUM.format(table=f"{quoted(schema)}.{table}").encode())
             _days(db, sql, schema, now, log_before)
         except (errors.LockNotAvailable, errors.QueryCanceled) as error:
             logger.info("upkeep goes on at the next tick: %s", str(error).strip())
@@ -65,7 +65,7 @@ def tidy(
 
 def _days(db: Connection, sql: Sql, schema: str, now: int, log_before: int | None) -> None:
     """Days to come are made before they are needed; days that nobody wants any more are dropped."""
-    names = {row[0] for row in db.execute(DAYS, {"log": f"{schema}.log"}).fetchall()}
+    names = {row[0] for row in db.execute(DAYS, {"log": f"{quoted(schema)}.log"}).fetchall()}
     today = now // DAY_MS
     for day in range(today, today + DAYS_AHEAD):
         if _name(day) not in names:
