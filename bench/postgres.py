@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import psycopg
-from servers.postgres import PostgresServer
 
 from bench.contenders import limit_postgres as limit
 from bench.contenders import peers_postgres as peers
@@ -28,6 +27,7 @@ from bench.plan import (
     peer_target,
 )
 from bench.results import Result, Target, Who
+from servers.postgres import PostgresServer
 
 OURS = Ours(
     Who(

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import postgres
 
 from holdfast.store import Store
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
+from servers import postgres
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
-from servers.postgres import Missing, PostgresServer, drop_schema
 
 import holdfast
 from holdfast import Backoff, Done, Holdfast, Outgoing, Retry, Settled, StoreUnavailable
@@ -28,6 +27,7 @@ from holdfast import queue as queue_module
 from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
 from holdfast.worker import Worker
+from servers.postgres import Missing, PostgresServer, drop_schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import victim

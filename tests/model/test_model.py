@@ -25,7 +25,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from servers import postgres
 
 import holdfast
 from holdfast import (
@@ -46,6 +45,7 @@ from holdfast.store import Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
+from servers import postgres
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]

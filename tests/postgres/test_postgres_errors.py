@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import psycopg
 import pytest
-from servers import postgres
 
 import holdfast
 from holdfast import (
@@ -28,6 +27,7 @@ from holdfast import (
 )
 from holdfast.stores import open_store
 from holdfast.stores.postgres import connections, open_url
+from servers import postgres
 
 SECRET = "Gr4nite~Secret"
 WRONG = "Wr0ng~Secret"

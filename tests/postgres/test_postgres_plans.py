@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
-from servers import postgres
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
@@ -21,6 +20,7 @@ from holdfast.store import State, View
 from holdfast.stores import open_store
 from holdfast.stores.postgres import browse, settle, store
 from holdfast.testing import ManualClock
+from servers import postgres
 
 SHALLOW, DEEP = 1_000, 100_000
 TABLES = ("message", "log", "delta")
