@@ -19,6 +19,8 @@ class Bug(NamedTuple):
 LIFECYCLE, WORKER, SWEEPER = "lifecycle.py", "worker.py", "sweeper.py"
 STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
 CONNECTIONS = "stores/sqlite/connections.py"
+PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
+PG_BULK = "stores/postgres/bulk.py"
 
 BUGS = [
     Bug(
@@ -292,6 +294,97 @@ BUGS = [
         "payload.py",
         "if back != payload:",
         "if False:",
+        "test_enqueueing.py",
+    ),
+    Bug(
+        "postgres: an ack needs no token",
+        PG_SETTLE,
+        "    AND token = ANY(%(tokens)s)\n  RETURNING",
+        "  RETURNING",
+        "test_fencing.py",
+    ),
+    Bug(
+        "postgres: a nack needs no token",
+        PG_SETTLE,
+        "if row[_STATE] != LEASED or row[_TOKEN] != read_token(move.token):",
+        "if row[_STATE] != LEASED:",
+        "test_fencing.py",
+    ),
+    Bug(
+        "postgres: a repeated settle is stale",
+        PG_SETTLE,
+        "return Settled.ALREADY if same else Settled.STALE",
+        "return Settled.STALE",
+        "test_fencing.py",
+    ),
+    Bug(
+        "postgres: a sweep does not see an extension",
+        PG_SETTLE,
+        "return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at",
+        "return True",
+        "test_overdue.py",
+    ),
+    Bug(
+        "postgres: an id used again is logged again",
+        PG_SETTLE,
+        "  WHERE %(status)s::text IS NOT NULL AND {_NOT_LOGGED}\n",
+        "  WHERE %(status)s::text IS NOT NULL\n",
+        "test_finishing.py",
+    ),
+    Bug(
+        "postgres: a dead letter keeps its place",
+        PG_SETTLE,
+        "            if move.tail:\n                places.append(next(fresh))",
+        "            if move.tail:\n                places.append(row[_SEQ])",
+        "test_dead.py",
+    ),
+    Bug(
+        "postgres: acks are not counted",
+        PG_SETTLE,
+        "SELECT qid, part, 1 AS ended, 0 AS kept FROM gone",
+        "SELECT qid, part, 0 AS ended, 0 AS kept FROM gone",
+        "test_counting.py",
+    ),
+    Bug(
+        "postgres: a paused queue is leased from",
+        PG_STORE,
+        "WHERE name = %(queue)s AND NOT paused)",
+        "WHERE name = %(queue)s)",
+        "test_leasing.py",
+    ),
+    Bug(
+        "postgres: leases come in any order",
+        PG_STORE,
+        "ORDER BY rank, place\nLIMIT",
+        "ORDER BY rank DESC, place DESC\nLIMIT",
+        "test_leasing.py",
+    ),
+    Bug(
+        "postgres: a due message comes a millisecond late",
+        PG_STORE,
+        "if paused or due is None or due > now:",
+        "if paused or due is None or due >= now:",
+        "test_leasing.py",
+    ),
+    Bug(
+        "postgres: attempts are not counted at the lease",
+        PG_STORE,
+        "attempts = attempts + 1, owner",
+        "attempts = attempts + 0, owner",
+        "test_fencing.py",
+    ),
+    Bug(
+        "postgres: stats forget what is due",
+        PG_STORE,
+        "        ready=ready + due,\n        delayed=delayed - due,",
+        "        ready=ready,\n        delayed=delayed,",
+        "test_counting.py",
+    ),
+    Bug(
+        "postgres: a large batch is turned round",
+        PG_BULK,
+        "    qid, split, seqs = found\n",
+        "    qid, split, seqs = found\n    seqs = seqs[::-1]\n",
         "test_enqueueing.py",
     ),
 ]

@@ -18,7 +18,7 @@ TIME_S = 60
 """A bug that makes the suite hang is caught too."""
 
 
-def run_suite(source: Path, tests: list[str]) -> int:
+def run_suite(source: Path, tests: list[str], store: str = "sqlite") -> int:
     env = {**os.environ, "PYTHONPATH": str(source), "HOLDFAST_TEST_UNRECORDED": "1"}
     for name in [name for name in env if name.startswith("PYTEST_")]:
         del env[name]
@@ -29,7 +29,7 @@ def run_suite(source: Path, tests: list[str]) -> int:
         "-q",
         "-x",
         "-k",
-        "not memory",
+        store,
         "-p",
         "no:cacheprovider",
     ]
@@ -49,7 +49,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_the_suite_passes_on_a_copy_without_a_bug(source: Path) -> None:
-    assert run_suite(source, ["tests/conformance/test_keeping.py"]) == 0
+    for store in ("sqlite", "postgres"):
+        assert run_suite(source, ["tests/conformance/test_keeping.py"], store) == 0
     where = [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"]
     env = {**os.environ, "PYTHONPATH": str(source)}
     shown = subprocess.run(where, env=env, capture_output=True, text=True, check=True).stdout
@@ -62,4 +63,5 @@ def test_a_seeded_bug_is_caught(source: Path, bug: Bug) -> None:
     text = file.read_text()
     assert text.count(bug.old) == 1, "this bug no longer applies: mend it"
     file.write_text(text.replace(bug.old, bug.new))
-    assert run_suite(source, [f"tests/conformance/{bug.caught_by}"]) == 1, "nothing noticed"
+    store = "postgres" if "postgres" in bug.file else "sqlite"
+    assert run_suite(source, [f"tests/conformance/{bug.caught_by}"], store) == 1, "nothing noticed"
