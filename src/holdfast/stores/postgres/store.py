@@ -6,6 +6,7 @@ batches, and waits for no lock that another consumer holds. See docs/adr/0007.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -381,13 +382,20 @@ class PostgresStore:
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
-        self._wake = Wake(self._db, where.schema)
+        self._waking = (os.getpid(), Wake(self._db, where.schema))
         self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._settler = settle.Settler(self._sql)
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
         self._id = ""
+
+    @property
+    def _wake(self) -> Wake:
+        """A process that was forked off has none of its parent's threads, and needs its own."""
+        if self._waking[0] != os.getpid():
+            self._waking = (os.getpid(), Wake(self._db, self._where.schema))
+        return self._waking[1]
 
     def migrate(self) -> None:
         """Make or upgrade the schema, in one transaction, under a lock: others wait, then look."""

@@ -26,6 +26,8 @@ BLIND_LOOK_S = 0.05
 RECONNECT_S = (0.1, 5.0)
 HEARTBEAT_S = 15.0
 ALL = "*"
+# A notice is written to no disk: nobody needs to wait for its commit. Of this transaction only.
+UNSYNCED = "SELECT set_config('synchronous_commit', 'off', true) UNION ALL "
 NOTICE_MAX = 7500
 
 logger = logging.getLogger("holdfast.postgres")
@@ -70,8 +72,9 @@ class Wake:
             topics, self._unsent = self._unsent, set()
         if topics:
             try:
+                statement, told = self.notice(topics)
                 with self._connections.use() as db:
-                    db.execute(*self.notice(topics))
+                    db.execute(UNSYNCED + statement, told)
             except HoldfastError as error:
                 logger.debug("no notice sent: %s", error)
 
@@ -79,7 +82,7 @@ class Wake:
         """The statement that tells others; inside a transaction it is sent by its commit."""
         text = ",".join(sorted(topics))
         told = {"channel": self._channel, "topics": text if len(text) < NOTICE_MAX else ALL}
-        return "SELECT pg_notify(%(channel)s, %(topics)s)", told
+        return "SELECT pg_notify(%(channel)s, %(topics)s)::text", told
 
     def _tell_loop(self) -> None:
         while not self._stopped.is_set():
