@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -61,7 +62,8 @@ class PostgresServer:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for child in _children_of(self.folder):
-            os.kill(child, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

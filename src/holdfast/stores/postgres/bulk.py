@@ -40,6 +40,9 @@ def copy_in(db: Connection, sql: Sql, messages: Sequence[Message], now: int) -> 
     if found is None:
         return None
     qid, split, seqs = found
+    # In order of the ids: two batches that name the same messages never deadlock.
+    line = sorted(zip(messages, seqs, strict=True), key=lambda pair: pair[0].id)
+    messages, seqs = [message for message, _ in line], [seq for _, seq in line]
     columns = _columns(messages, qid, split, seqs, now)
     statement = f"COPY holdfast.message ({', '.join(columns)}) FROM STDIN (FORMAT binary)"
     with db.cursor() as cursor, cursor.copy(sql(statement)) as copy:

@@ -12,7 +12,7 @@ from typing import Any, LiteralString, TypeVar
 
 import msgspec
 import psycopg
-from psycopg import errors, pq
+from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast import clock
@@ -79,8 +79,21 @@ class Connections:
         with translated(self.where):
             self._ensure()
             limit = timeout or self.where.timeout
-            with self._pool.connection() as db, self._watchdog.watching(db, limit):
+            with self._connection() as db, self._watchdog.watching(db, limit):
                 yield db
+
+    @contextmanager
+    def _connection(self) -> Generator[Connection, None, None]:
+        """One that is still there. The pool's own check would pause after every dead one."""
+        db = self._pool.getconn()
+        while not _still_open(db):
+            db.close()
+            self._pool.putconn(db)
+            db = self._pool.getconn()
+        try:
+            yield db
+        finally:
+            self._pool.putconn(db)
 
     def run(self, act: Callable[[Connection], T]) -> T:
         """`act` in a transaction of its own; again if it lost a race with another one."""
@@ -145,12 +158,12 @@ class Connections:
             if self._pid == os.getpid():
                 return
             # Sockets of a parent process are its own: they are only forgotten here, never closed.
+            self._watchdog = _Watchdog()
             self._connect().close()  # says at once, and plainly, what is wrong
             self._pool = ConnectionPool(
                 self.where.conninfo,
                 kwargs=self._options(),
                 configure=self._configure,
-                check=_still_open,
                 min_size=1,
                 max_size=self.where.pool_size,
                 timeout=self.where.timeout,
@@ -158,7 +171,6 @@ class Connections:
                 max_idle=60,
                 open=True,
             )
-            self._watchdog = _Watchdog()
             self._pid = os.getpid()
 
     def _options(self) -> dict[str, Any]:
@@ -182,7 +194,8 @@ class Connections:
                 lock_ms=timeout_ms // 2,
                 synchronous_commit=self.where.synchronous_commit,
             )
-            db.execute(settings.encode(), prepare=False)
+            with self._watchdog.watching(db, self.where.timeout):
+                db.execute(settings.encode(), prepare=False)
 
 
 _RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.UniqueViolation)
@@ -194,19 +207,12 @@ def check_server(version: int) -> None:
         raise FailedPrecondition(f"PostgreSQL 13 or newer is needed; this server is {shown}")
 
 
-def _still_open(db: Connection) -> None:
-    """Whether a connection that lay idle is still there. Costs no round trip: a server that ended
-    has closed its socket, and an idle socket with something to read is one that was closed."""
+def _still_open(db: Connection) -> bool:
+    """Whether a connection that lay idle is still there, at no round trip: a server says nothing
+    unasked but its last words."""
     poll = select.poll()
     poll.register(db.pgconn.socket, select.POLLIN)
-    if poll.poll(0):
-        with suppress(psycopg.Error):
-            db.pgconn.consume_input()
-        if db.pgconn.status != pq.ConnStatus.OK or db.pgconn.transaction_status != _IDLE:
-            raise psycopg.OperationalError("the server closed this connection")
-
-
-_IDLE = pq.TransactionStatus.IDLE
+    return not poll.poll(0)
 
 
 class _Watchdog:

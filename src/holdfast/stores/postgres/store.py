@@ -69,7 +69,8 @@ FOLD_EVERY = 256
 """Writes of one process after which it folds the counts."""
 EVENTS = "event"
 
-# Primary keys. The row of the queue is locked so that nobody deletes it meanwhile, before the first
+# Primary keys, in order of the ids: two batches that name the same messages never deadlock. The row
+# of the queue is locked so that nobody deletes it meanwhile, before the first
 # number is drawn. A held id is skipped; which ones were is told only if any was.
 ENQUEUE = """
 WITH q AS (
@@ -93,7 +94,7 @@ WITH q AS (
     coalesce(part, 0), id, coalesce(priority, 0), key, type, content_type, headers,
     coalesce(enqueued_at, %(now)s), coalesce(available_at, %(now)s), coalesce(attempts, 0),
     ack_timeout, max_attempts, backoff, history, body
-  FROM numbered
+  FROM numbered ORDER BY id, n
   ON CONFLICT DO NOTHING
   RETURNING id, qid, part, state
 ), counted AS (
@@ -110,11 +111,12 @@ _DUE = """
 EXISTS (SELECT 1 FROM holdfast.message
         WHERE qid = (SELECT qid FROM q) AND state = 1 AND available_at <= %(now)s)
 """
+_LIMIT = f"CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END"
 PICK = f"""
 SELECT ctid FROM holdfast.message
 WHERE qid = (SELECT qid FROM q) AND state = 0
 ORDER BY rank, place
-LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+LIMIT {_LIMIT}
 FOR UPDATE SKIP LOCKED
 """
 # Index message_ready_split, one ordered walk for each partition.
@@ -124,7 +126,7 @@ SELECT ctid FROM (
     SELECT ctid, rank, place FROM holdfast.message
     WHERE qid = (SELECT qid FROM q) AND state = 0 AND split AND part = p.part
     ORDER BY rank, place
-    LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+    LIMIT {_LIMIT}
     FOR UPDATE SKIP LOCKED
   ) m ORDER BY rank, place LIMIT %(limit)s
 ) best
@@ -137,7 +139,7 @@ SELECT ctid FROM (
     SELECT ctid FROM holdfast.message
     WHERE qid = (SELECT qid FROM q) AND state = 0 AND rank = l.rank AND place >= l.low
     ORDER BY place
-    LIMIT CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END
+    LIMIT {_LIMIT}
     FOR UPDATE SKIP LOCKED
   ) m LIMIT %(limit)s
 ) best
@@ -161,6 +163,8 @@ SELECT * FROM leased
 LEASE = _TAKE.format(pick=PICK)
 LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
 LEASE_ABOVE = _TAKE.format(pick=PICK_ABOVE)
+# When another consumer is at what is due: the rest does not wait for that.
+ANYWAY = {lease: lease.replace(_LIMIT, "%(limit)s") for lease in (LEASE, LEASE_PARTS)}
 
 # Index message_delayed.
 PROMOTE = """
@@ -582,7 +586,7 @@ class PostgresStore:
             return []
         rows = self._take(statement, bind)
         if not rows and self._promote(ask.queue, now):
-            rows = self._take(statement, bind)
+            rows = self._take(statement, bind) or self._take(ANYWAY[statement], bind)
         if rows:
             self._fold()
         return [read_lease(row, ask.queue, 3) for row in rows]
@@ -603,15 +607,16 @@ class PostgresStore:
         mark.note(rows, seconds=end - start, now=end, bounded=lows is not None)
         return rows
 
-    def _promote(self, queue: str, now: int) -> int:
-        """Make ready what is due; how many. Also finds out whether there is such a queue."""
+    def _promote(self, queue: str, now: int) -> bool:
+        """Make ready what is due. Whether there is, or was a moment ago, anything to lease."""
         found = self._run(ANYTHING, {"names": [queue]})
         if not found:
             raise QueueNotFound(f"no queue {queue!r}")
-        _, qid, paused, _, _, due = found[0]
+        _, qid, paused, _, ready, due = found[0]
         if paused or due is None or due > now:
-            return 0
-        return self._run(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX})[0][0]
+            return ready and not paused
+        self._run(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX})
+        return True
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:

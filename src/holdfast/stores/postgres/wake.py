@@ -145,7 +145,8 @@ class Wake:
         self._listening = db = self._connections.dedicated()
         try:
             name = self._channel.replace('"', '""')
-            db.execute(f'LISTEN "{name}"'.encode())
+            with self._connections.watched(db):
+                db.execute(f'LISTEN "{name}"'.encode())
             self._hearing = True
             self._changed()  # whatever was told while nobody listened
             heard = clock.monotonic()
