@@ -120,8 +120,7 @@ def _enqueue_bulk(at: Setting, size: int) -> list[Result]:
     ]
 
     def judge(result: Result) -> list[Target]:
-        of_the_limit = list(limit_target(result, 0.5)) if size == max(SIZES) else []
-        return [*of_the_limit, *best_peer_target(result, 2.0)]
+        return [*limit_target(result, 0.5), *best_peer_target(result, 2.0)]
 
     return compared(at, f"enqueue-bulk-{size}", f"Enqueue, batches of {size:,}", entrants, judge)
 

@@ -20,7 +20,6 @@ LIFECYCLE, WORKER, SWEEPER = "lifecycle.py", "worker.py", "sweeper.py"
 STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
 CONNECTIONS = "stores/sqlite/connections.py"
 PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
-PG_BULK = "stores/postgres/bulk.py"
 
 BUGS = [
     Bug(
@@ -381,10 +380,10 @@ BUGS = [
         "test_counting.py",
     ),
     Bug(
-        "postgres: a large batch is turned round",
-        PG_BULK,
-        "    qid, split, seqs = found\n",
-        "    qid, split, seqs = found\n    seqs = seqs[::-1]\n",
+        "postgres: a batch is turned round",
+        PG_STORE,
+        "history, body, n)\n  ORDER BY n\n",
+        "history, body, n)\n  ORDER BY -n\n",
         "test_enqueueing.py",
     ),
 ]

@@ -102,7 +102,7 @@ class Connections:
                 with self.use() as db, db.transaction():
                     return act(db)
             except StoreUnavailable as error:
-                if not left or not isinstance(error.__cause__, _RACES):
+                if not left or not isinstance(error.__cause__, _LOST):
                     raise
         raise AssertionError("unreachable")
 
@@ -198,7 +198,8 @@ class Connections:
                 db.execute(settings.encode(), prepare=False)
 
 
-_RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.UniqueViolation)
+_RACES = (errors.DeadlockDetected, errors.SerializationFailure)
+_LOST = (*_RACES, errors.UniqueViolation)
 
 
 def check_server(version: int) -> None:
@@ -309,7 +310,7 @@ def _ours(error: Exception, where: Where) -> HoldfastError:
             return StoreError(text)
         case psycopg.OperationalError() | psycopg.InterfaceError() | PoolClosed():
             return StoreUnavailable(text)
-        case _ if isinstance(error, _RACES):
+        case _ if isinstance(error, _LOST):
             return StoreUnavailable(text)
         case _:
             return StoreError(text)

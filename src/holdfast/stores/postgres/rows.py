@@ -11,6 +11,7 @@ import msgspec
 from holdfast.backoff import Backoff
 from holdfast.message import NO_HISTORY, Finished, History, Lease, Message
 from holdfast.payload import JSON
+from holdfast.store import LeaseAsk
 from holdfast.stores.postgres import arrays
 
 COLUMNS = (
@@ -97,6 +98,11 @@ def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
     return Lease(
         read_message(row, queue, at + 4), f"{row[at]:x}", row[at + 1], row[at + 2], row[at + 3]
     )
+
+
+def take_lease(row: tuple[Any, ...], ask: LeaseAsk, now: int) -> Lease:
+    """The lease on a row that was leased right now: rank, place, token, deadline, then COLUMNS."""
+    return Lease(read_message(row, ask.queue, 4), f"{row[2]:x}", row[3], now, ask.owner)
 
 
 def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:

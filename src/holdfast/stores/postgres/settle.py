@@ -162,17 +162,20 @@ class Settler:
 def alike(moves: Sequence[Transition]) -> bool:
     """Whether it is the common batch: acks of different messages of one queue, nothing more."""
     first = moves[0]
-    return all(
-        move.target is Target.DONE
-        and move.result is None
-        and move.history is None
-        and move.overdue_at is None
-        and move.token is not None
-        and move.queue == first.queue
-        and move.verb is first.verb
-        and move.status == first.status
-        for move in moves
-    ) and len({move.id for move in moves}) == len(moves)
+    queue, verb, status = first.queue, first.verb, first.status
+    for move in moves:
+        if (
+            move.target is not Target.DONE
+            or move.result is not None
+            or move.history is not None
+            or move.overdue_at is not None
+            or move.token is None
+            or move.queue != queue
+            or move.verb is not verb
+            or move.status != status
+        ):
+            return False
+    return len({move.id for move in moves}) == len(moves)
 
 
 def finish_alike(
