@@ -13,6 +13,7 @@ from holdfast.stores.postgres import store as module
 from holdfast.stores.postgres import wake
 from holdfast.stores.postgres.lowmark import (
     BOTTOM_EVERY_S,
+    BOTTOM_SHARE,
     DISTANCE,
     LATE_S,
     SLOW_IN_A_ROW,
@@ -108,7 +109,7 @@ def test_looks_are_from_the_bottom_until_they_are_slow() -> None:
     assert mark.lows(now) is None, "a look from the bottom is due"
     marked(mark, place, cost=0.0001, now=now)
     assert mark.lows(now) is not None, "it was slow: on from the mark"
-    now += max(BOTTOM_EVERY_S, 0.0001 * 120 * 10)
+    now += max(BOTTOM_EVERY_S, 0.0001 * 120 * BOTTOM_SHARE)
     assert mark.lows(now) is None
     marked(mark, place, cost=0.00001, now=now)
     assert mark.lows(now) is None, "it was cheap: the snapshot is gone"

@@ -43,31 +43,32 @@ def uuids(ids: Sequence[str]) -> Uuids:
 
 def ints(values: Sequence[int | None], default: int | None = None) -> Ints:
     """Empty when every value is the default: unnest fills up with NULLs, a statement with that."""
-    if all(value == default for value in values):
+    if values.count(default) == len(values):
         return Ints(_header(_INT8, 0))
     if None not in values:
-        flat = [part for value in values for part in (8, value)]
+        flat: list[int | None] = [8] * (2 * len(values))
+        flat[1::2] = values
         return Ints(_header(_INT8, len(values)) + struct.pack(">" + "iq" * len(values), *flat))
     packed = [None if value is None else struct.pack(">q", value) for value in values]
     return Ints(_header(_INT8, len(values)) + _elements(packed))
 
 
 def floats(values: Sequence[float | None]) -> Floats:
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return Floats(_header(_FLOAT8, 0))
     packed = [None if value is None else struct.pack(">d", value) for value in values]
     return Floats(_header(_FLOAT8, len(values)) + _elements(packed))
 
 
 def texts(values: Sequence[str | None]) -> Texts:
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return Texts(_header(_TEXT, 0))
     encoded = [None if value is None else value.encode() for value in values]
     return Texts(_header(_TEXT, len(values)) + _elements(encoded))
 
 
 def blobs(values: Sequence[bytes | None]) -> Bytes:
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return Bytes(_header(_BYTEA, 0))
     return Bytes(_header(_BYTEA, len(values)) + _elements(values))
 

@@ -95,11 +95,11 @@ class Connections:
         finally:
             self._pool.putconn(db)
 
-    def run(self, act: Callable[[Connection], T]) -> T:
+    def run(self, act: Callable[[Connection], T], *, timeout: float | None = None) -> T:
         """`act` in a transaction of its own; again if it lost a race with another one."""
         for left in reversed(range(RETRIES)):
             try:
-                with self.use() as db, db.transaction():
+                with self.use(timeout=timeout) as db, db.transaction():
                     return act(db)
             except StoreUnavailable as error:
                 if not left or not isinstance(error.__cause__, _LOST):

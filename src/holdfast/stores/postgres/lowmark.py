@@ -21,11 +21,11 @@ SLOW, CHEAP = 3.0, 2.0
 SLOW_IN_A_ROW = 8
 DRIFT = 1.0001
 """The usual cost is the least one lately: it rises by this with every lease."""
-LATE_S = 0.25
+LATE_S = 0.1
 """A message that becomes visible later than this after a younger one was leased may have to wait
 for the next look from the bottom."""
 BOTTOM_EVERY_S = 0.25
-BOTTOM_SHARE = 10
+BOTTOM_SHARE = 20
 """Looks from the bottom take at most one part in this many of the time."""
 
 

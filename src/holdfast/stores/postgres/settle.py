@@ -178,17 +178,14 @@ def alike(moves: Sequence[Transition]) -> bool:
     return len({move.id for move in moves}) == len(moves)
 
 
-def finish_alike(
-    db: Connection, sql: Sql, moves: Sequence[Transition], now: int, qid: int
-) -> list[bool]:
-    """Which of a batch that is `alike` were acked."""
+def finish_bind(moves: Sequence[Transition], now: int, qid: int) -> dict[str, Any]:
+    """What FINISH_ALIKE binds for a batch that is `alike`."""
     first = moves[0]
-    tokens = [read_token(move.token) for move in moves]
-    bind: dict[str, Any] = {
+    return {
         "home": qid // 2,
         "qid": qid,
         "ids": arrays.uuids([move.id for move in moves]),
-        "tokens": arrays.ints(tokens),
+        "tokens": arrays.ints([read_token(move.token) for move in moves]),
         "now": now,
         "since": _made(moves, now),
         "day": 0 if first.status is None else now // DAY_MS,
@@ -196,12 +193,6 @@ def finish_alike(
         "verb": first.verb.value,
         "n": len(moves),
     }
-    rows = db.execute(sql(FINISH_ALIKE), bind, binary=True).fetchall()
-    gone, ids = rows[0]
-    if gone == len(moves):
-        return [True] * gone
-    known: set[str] = set(ids or ())
-    return [move.id in known for move in moves]
 
 
 def _made(moves: Sequence[Transition], now: int) -> int:
@@ -214,7 +205,7 @@ def _made(moves: Sequence[Transition], now: int) -> int:
     return at - DAY_MS if at <= now else 0
 
 
-def lost(
+def _lost(
     db: Connection, sql: Sql, moves: Sequence[Transition], qids: dict[str, int]
 ) -> list[Settled]:
     """Stale, unless the last thing that happened to a message was this very move."""
@@ -297,7 +288,7 @@ class _Batch:
                 fit.append((n, move, row))
             else:
                 unfit.append((n, move))
-        answers = lost(self._db, self._sql, [move for _, move in unfit], self._qids)
+        answers = _lost(self._db, self._sql, [move for _, move in unfit], self._qids)
         yield from ((n, answer) for (n, _), answer in zip(unfit, answers, strict=True))
         self._finish(qid, [item for item in fit if item[1].target is Target.DONE])
         self._extend(qid, [item for item in fit if item[1].target is Target.LEASED])

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.resources import files
 from operator import itemgetter
@@ -22,6 +23,7 @@ from psycopg import conninfo, errors, pq
 
 from holdfast import clock
 from holdfast.errors import (
+    HoldfastError,
     InvalidArgument,
     QueueNotFound,
     SchemaTooNew,
@@ -45,7 +47,14 @@ from holdfast.store import (
 )
 from holdfast.stores import read_cursor, url_options
 from holdfast.stores.postgres import arrays, browse, settle, upkeep
-from holdfast.stores.postgres.connections import Connection, Connections, Sql, Where, quoted
+from holdfast.stores.postgres.connections import (
+    UPKEEP_S,
+    Connection,
+    Connections,
+    Sql,
+    Where,
+    quoted,
+)
 from holdfast.stores.postgres.joined import joined
 from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
@@ -394,6 +403,7 @@ class PostgresStore:
         self._waking = (os.getpid(), Wake(self._db, where.schema))
         self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._settler = settle.Settler(self._sql)
+        self._upkeep = upkeep.Upkeep(self._db, self._sql)
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
@@ -519,7 +529,7 @@ class PostgresStore:
                 )
             return True
 
-        deleted = self._db.run(delete)
+        deleted = self._db.run(delete, timeout=UPKEEP_S)
         self._forget_specs()
         return deleted
 
@@ -640,18 +650,15 @@ class PostgresStore:
         known = self._look_up(moves[0].queue)
         if known is None:
             return [Settled.STALE] * len(moves)
-        with self._db.use() as db:
-            acked = settle.finish_alike(db, self._sql, moves, now, known.qid)
-            if all(acked):
-                return [Settled.APPLIED] * len(moves)
-            self._forget_specs()
-            rest = [move for move, done in zip(moves, acked, strict=True) if not done]
-            qids = self._qids(db, rest)
-            if qids.get(moves[0].queue, known.qid) != known.qid:  # deleted and made again
-                found = iter(self._settler.settle(db, rest, now, qids))
-            else:
-                found = iter(settle.lost(db, self._sql, rest, qids))
-            return [Settled.APPLIED if done else next(found) for done in acked]
+        bind = settle.finish_bind(moves, now, known.qid)
+        n, ids = self._run(settle.FINISH_ALIKE, bind)[0]
+        if n == len(moves):
+            return [Settled.APPLIED] * n
+        acked: set[str] = set(ids or ())
+        rest = [move for move in moves if move.id not in acked]
+        self._forget_specs()
+        found = iter(self._db.run(lambda db: self._settle(db, rest, now)))
+        return [Settled.APPLIED if move.id in acked else next(found) for move in moves]
 
     def _settle(self, db: Connection, moves: Sequence[Transition], now: int) -> list[Settled]:
         return self._settler.settle(db, moves, now, self._qids(db, moves))
@@ -675,10 +682,9 @@ class PostgresStore:
         return [read_lease(row, queue, 0) for row in self._run(BATCH, bind)]
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        cursor = read_cursor(after)
+        cursor, qid = read_cursor(after), self._must_exist(view.queue).qid
 
         def read(db: Connection) -> tuple[int, list[Any]]:
-            qid = self._must_exist(view.queue).qid
             (end,) = db.execute(self._sql(END)).fetchone() or (0,)
             return end, browse.page(db, self._sql, view, qid, cursor, limit + 1, now)
 
@@ -812,7 +818,7 @@ class PostgresStore:
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Vacuum what is written most, fold the counts, make and drop the log's days."""
-        upkeep.tidy(self._db, self._sql, self._where.schema, now, log_before)
+        self._upkeep.tidy(now, log_before)
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
@@ -856,7 +862,8 @@ class PostgresStore:
         self._unfolded += 1
         if self._unfolded >= FOLD_EVERY:
             self._unfolded = 0
-            self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
+            with suppress(HoldfastError):  # the call that it follows has succeeded, and must say so
+                self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
 
 
 _RANKS = arrays.ints(range(LANES))

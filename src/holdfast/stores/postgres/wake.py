@@ -18,7 +18,7 @@ from holdfast import clock
 from holdfast.errors import HoldfastError
 from holdfast.stores.postgres.connections import Connection, Connections, cut
 
-THROTTLE_S = 0.003
+THROTTLE_S = 0.005
 LOOK_S = 1.0
 """How long a waiter trusts that it will be told."""
 BLIND_LOOK_S = 0.05
