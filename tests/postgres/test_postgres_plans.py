@@ -31,12 +31,25 @@ def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="module", params=["newest", "older"])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "newest":
+        yield request.getfixturevalue("postgres_server")
+        return
+    older = postgres.PostgresServer(postgres.FAST, version=postgres.OLDER)
+    try:
+        older.start()
+        yield older.url
+    finally:
+        older.close()
+
+
 @pytest.fixture(scope="module", params=["never analysed", "analysed when nearly empty", "analysed"])
-def queues(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[Holdfast]:
+def queues(request: pytest.FixtureRequest, server: str) -> Iterator[Holdfast]:
     """Two queues in one schema: `shallow` and, a hundred times as deep, `deep`."""
     schema = "plans_" + re.sub(r"\W", "_", request.param)
-    mark = "&" if "?" in postgres_server else "?"
-    opened = open_store(f"{postgres_server}{mark}schema={schema}")
+    mark = "&" if "?" in server else "?"
+    opened = open_store(f"{server}{mark}schema={schema}")
     with opened._db.use() as db:
         for table in TABLES:
             db.execute(f"ALTER TABLE {schema}.{table} SET (autovacuum_enabled = off)"
@@ -58,7 +71,7 @@ def queues(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[Hol
         if request.param == "analysed":
             _analyse(hf, schema)
         yield hf
-    postgres.drop_schema(postgres_server, schema)
+    postgres.drop_schema(server, schema)
 
 
 def _analyse(hf: Holdfast, schema: str) -> None:
@@ -74,7 +87,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements: list[str] = []
         self.plans: list[str] = []
-        self._costs: list[str] = []
+        self.costs: list[str] = []
         self._patch = monkeypatch
 
     def __enter__(self) -> Watched:
@@ -87,7 +100,7 @@ class Watched:
                     self.statements.append(text)
                     self.plans.append(_generic(run, db, text, params))
                     shown = run(db, "EXPLAIN (ANALYZE, BUFFERS) " + text, params)
-                    self._costs.append("\n".join(row[0] for row in shown))
+                    self.costs.append("\n".join(row[0] for row in shown))
             return run(db, query, params, **options)
 
         self._patch.setattr(psycopg.Connection, "execute", explained)
@@ -100,7 +113,7 @@ class Watched:
     def buffers(self) -> int:
         """Pages touched by all statements: what an act costs, whatever the machine does."""
         total = 0
-        for plan in self._costs:
+        for plan in self.costs:
             top = re.search(r"Buffers: shared (.*)", plan)
             counts = re.findall(r"(?:hit|read)=(\d+)", top[1]) if top else []
             total += sum(map(int, counts))
@@ -166,7 +179,8 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
             assert not re.search(r"Bitmap|Hash Join.*message", plan), plan
         costs.append(watched.buffers)
     shallow, deep = costs
-    assert deep <= shallow * 2 + 100, f"{shallow} buffers at {SHALLOW}, {deep} at {DEEP}"
+    told = "\n".join(watched.costs)
+    assert deep <= shallow * 2 + 100, f"{shallow} buffers at {SHALLOW}, {deep} at {DEEP}\n{told}"
 
 
 KEPT_TO: dict[str, set[str]] = {

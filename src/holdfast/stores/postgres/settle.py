@@ -68,7 +68,7 @@ RETURNING id::text
 # Primary key, in order of the ids: two batches that name the same messages never deadlock.
 FENCE = """
 SELECT id::text, state, token, deadline, place, part, verb, seq FROM holdfast.message
-WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY id FOR UPDATE
+WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY message.id FOR UPDATE
 """
 FENCE_FREE = FENCE.rstrip() + " SKIP LOCKED\n"
 EXTEND = """

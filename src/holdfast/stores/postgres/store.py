@@ -158,7 +158,8 @@ SELECT ctid FROM (
   ) m LIMIT %(limit)s
 ) best
 """
-# By row address: the rows were just locked, and no plan is faster or steadier.
+# By row address: the rows were just locked, and no plan is faster or steadier. "state + 0", because
+# "state = 0" would invite the index of all that is ready.
 _TAKE = f"""
 WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
 leased AS (
@@ -166,7 +167,7 @@ leased AS (
     state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
     leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = %(batch)s,
     verb = NULL, deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)
-  WHERE ctid = ANY (ARRAY({{pick}})) AND state = 0
+  WHERE ctid = ANY (ARRAY({{pick}})) AND state + 0 = 0
   RETURNING rank, place, qid, token, deadline, {COLUMNS}
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, ready, leased)
@@ -187,7 +188,7 @@ WITH due AS (
   WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM holdfast.message
     WHERE qid = %(qid)s AND state = 1 AND available_at <= %(now)s
-    ORDER BY available_at, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state = 1
+    ORDER BY available_at, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state + 0 = 1
   RETURNING qid, part
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, ready, delayed)
@@ -288,7 +289,7 @@ RETURNING part, finished_at
 PURGE = """
 DELETE FROM holdfast.message WHERE ctid = ANY (ARRAY(
   SELECT ctid FROM holdfast.message WHERE qid = %(qid)s AND state = {state}
-  LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state = {state}
+  LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state + 0 = {state}
 RETURNING part
 """
 

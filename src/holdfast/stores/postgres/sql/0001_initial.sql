@@ -59,7 +59,7 @@ CREATE TABLE holdfast.message (
   backoff         text,
   history         text,
   body            bytea NOT NULL,
-  PRIMARY KEY (home, id)
+  PRIMARY KEY (id, home)  -- by id first: "id = ANY" must never be a filter over a whole home
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX message_ready ON holdfast.message (qid, rank, place) WHERE state = 0;
