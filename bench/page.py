@@ -43,7 +43,7 @@ PAGES = {
         "Benchmarks on PostgreSQL",
         " --store postgres",
         "database",
-        "half an hour",
+        "about ten minutes",
     ),
 }
 
