@@ -9,9 +9,11 @@ import socket
 import subprocess
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
 START_S = 60.0
@@ -35,6 +37,7 @@ class PostgresServer:
         *,
         folder: Path | None = None,
         version: int = NEWEST,
+        hba: str | None = None,
     ) -> None:
         self.folder = Path(mkdtemp(prefix="holdfast-postgres-", dir=folder))
         self.folder.chmod(0o755)
@@ -44,6 +47,8 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._user, self._bin = _initialised(self.folder / "data", version)
         self.version = _version(self._bin)
+        if hba is not None:
+            (self.folder / "data" / "pg_hba.conf").write_text(hba)
 
     def start(self) -> None:
         options = {
@@ -98,6 +103,25 @@ class PostgresServer:
                 if self._process.poll() is not None or time.monotonic() > until:
                     raise Missing((self.folder / "log").read_text()[-4000:]) from None
                 time.sleep(0.02)
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[PostgresServer]:
+    """For fixtures: a server of its own. Where there is none to be had, tests are skipped with the
+    reason; in CI, where nobody would read that, they fail."""
+    import pytest
+
+    try:
+        server = PostgresServer(**options)
+        server.start()
+    except Missing as missing:
+        if "CI" in os.environ:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def drop_schema(url: str, schema: str) -> None:

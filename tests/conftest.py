@@ -84,15 +84,8 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    try:
-        server = postgres.PostgresServer(postgres.FAST)
-        server.start()
-    except postgres.Missing as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    yield server.url
-    server.close()
+    with postgres.running(settings=postgres.FAST) as server:
+        yield server.url
 
 
 @pytest.fixture

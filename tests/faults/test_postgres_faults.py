@@ -27,7 +27,7 @@ from holdfast import queue as queue_module
 from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
 from holdfast.worker import Worker
-from servers.postgres import Missing, PostgresServer, drop_schema
+from servers.postgres import Missing, PostgresServer, drop_schema, running
 
 sys.path.insert(0, str(Path(__file__).parent))
 import victim
@@ -97,15 +97,8 @@ def store_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
     """Never the one that HOLDFAST_TEST_POSTGRES_URL names: this one is killed."""
-    try:
-        server = PostgresServer(DURABLE)
-        server.start()
-    except Missing as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    yield server
-    server.close()
+    with running(settings=DURABLE) as server:
+        yield server
 
 
 @pytest.fixture

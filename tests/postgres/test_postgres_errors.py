@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -66,20 +65,12 @@ def admin(postgres_server: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     """A server that asks everybody but the superuser for a password."""
-    try:
-        server = postgres.PostgresServer(postgres.FAST)
-        (server.folder / "data" / "pg_hba.conf").write_text(HBA)
-        server.start()
-    except postgres.Missing as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    with psycopg.connect(server.url, autocommit=True) as db:
-        for user in ("maker", "user"):
-            db.execute(f"CREATE ROLE \"{user}\" LOGIN PASSWORD '{SECRET}'")
-        db.execute("GRANT CREATE ON DATABASE postgres TO maker")
-    yield server.url
-    server.close()
+    with postgres.running(settings=postgres.FAST, hba=HBA) as server:
+        with psycopg.connect(server.url, autocommit=True) as db:
+            for user in ("maker", "user"):
+                db.execute(f"CREATE ROLE \"{user}\" LOGIN PASSWORD '{SECRET}'")
+            db.execute("GRANT CREATE ON DATABASE postgres TO maker")
+        yield server.url
 
 
 # Who may

@@ -36,12 +36,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "newest":
         yield request.getfixturevalue("postgres_server")
         return
-    older = postgres.PostgresServer(postgres.FAST, version=postgres.OLDER)
-    try:
-        older.start()
+    with postgres.running(settings=postgres.FAST, version=postgres.OLDER) as older:
         yield older.url
-    finally:
-        older.close()
 
 
 @pytest.fixture(scope="module", params=["never analysed", "analysed when nearly empty", "analysed"])

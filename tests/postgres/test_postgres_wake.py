@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Lease
+from holdfast import queue as queue_module
 from holdfast.stores.postgres import store as module
 from holdfast.stores.postgres import wake
 from holdfast.stores.postgres.lowmark import (
@@ -42,6 +43,7 @@ def test_a_waiting_consumer_is_told(
 ) -> None:
     """By a notice: it would look by itself only in an hour."""
     monkeypatch.setattr(wake, "LOOK_S", 3600.0)
+    monkeypatch.setattr(queue_module, "WAIT_STEP_S", 3600.0)
     queue = hf.queue("orders")
     if deed != "enqueue":
         queue.enqueue("first")

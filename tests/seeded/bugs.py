@@ -20,6 +20,7 @@ LIFECYCLE, WORKER, SWEEPER = "lifecycle.py", "worker.py", "sweeper.py"
 STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
 CONNECTIONS = "stores/sqlite/connections.py"
 PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
+PG_SQL = "stores/postgres/statements.py"
 
 BUGS = [
     Bug(
@@ -346,14 +347,14 @@ BUGS = [
     ),
     Bug(
         "postgres: a paused queue is leased from",
-        PG_STORE,
+        PG_SQL,
         "WHERE name = %(queue)s AND NOT paused)",
         "WHERE name = %(queue)s)",
         "test_leasing.py",
     ),
     Bug(
         "postgres: leases come in any order",
-        PG_STORE,
+        PG_SQL,
         "ORDER BY rank, place\nLIMIT",
         "ORDER BY rank DESC, place DESC\nLIMIT",
         "test_leasing.py",
@@ -367,7 +368,7 @@ BUGS = [
     ),
     Bug(
         "postgres: attempts are not counted at the lease",
-        PG_STORE,
+        PG_SQL,
         "attempts = attempts + 1, owner",
         "attempts = attempts + 0, owner",
         "test_fencing.py",
@@ -381,7 +382,7 @@ BUGS = [
     ),
     Bug(
         "postgres: a batch is turned round",
-        PG_STORE,
+        PG_SQL,
         "history, body, n)\n  ORDER BY n\n",
         "history, body, n)\n  ORDER BY -n\n",
         "test_enqueueing.py",

@@ -6,13 +6,8 @@ from typing import Any
 
 from holdfast.store import Entry, State, View
 from holdfast.stores.postgres.connections import Connection, Sql
-from holdfast.stores.postgres.rows import (
-    COLUMNS,
-    LEASED_COLUMNS,
-    read_finished,
-    read_lease,
-    read_message,
-)
+from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS, read_lease
+from holdfast.stores.rows import read_finished, read_message
 
 _WAITING = f"""
 SELECT {{first}}, {{second}}, place, {COLUMNS} FROM holdfast.message

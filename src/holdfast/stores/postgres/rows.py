@@ -6,31 +6,17 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
-from holdfast.backoff import Backoff
-from holdfast.message import NO_HISTORY, Finished, History, Lease, Message
+from holdfast.message import Lease, Message
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
+from holdfast.stores import rows
 from holdfast.stores.postgres import arrays
+from holdfast.stores.rows import encode_json, read_message, write_history
 
-COLUMNS = (
-    "part, id::text, priority, key, type, content_type, headers, enqueued_at, available_at, "
-    "attempts, ack_timeout, max_attempts, backoff, history, first_leased_at, body"
-)
-"""What makes a Message, in the order of `read_message`."""
-WIDTH = COLUMNS.count(",") + 1
+COLUMNS = rows.COLUMNS.replace(" id,", " id::text,")
+"""What makes a Message."""
 LEASED_COLUMNS = "token, deadline, leased_at, owner, " + COLUMNS
 """What makes a Lease."""
-
-_encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_history = msgspec.json.Decoder(History).decode
-_backoff = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def encode_json(value: Any) -> str:
-    return _encode(value).decode()
 
 
 def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
@@ -59,40 +45,6 @@ def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
     }
 
 
-def write_history(history: History | None) -> str | None:
-    """None, which leaves a stored history alone, also for one that says nothing."""
-    if history is None or history is NO_HISTORY or history == NO_HISTORY:
-        return None
-    return encode_json(history)
-
-
-def read_message(row: tuple[Any, ...], queue: str, at: int) -> Message:
-    """The message whose COLUMNS start at index `at` of a row."""
-    (
-        part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
-        ack_timeout, max_attempts, backoff, history, first_leased_at, body,
-    ) = row[at : at + WIDTH]  # fmt: skip
-    return Message(
-        id,
-        queue,
-        part,
-        priority,
-        key,
-        type,
-        body,
-        content_type or JSON,
-        _headers(headers) if headers else {},
-        enqueued_at,
-        available_at,
-        attempts,
-        ack_timeout,
-        max_attempts,
-        Backoff(**_backoff(backoff)) if backoff else None,
-        first_leased_at,
-        _history(history) if history else NO_HISTORY,
-    )
-
-
 def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
     """The lease whose LEASED_COLUMNS start at index `at`."""
     return Lease(
@@ -103,21 +55,6 @@ def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
 def take_lease(row: tuple[Any, ...], ask: LeaseAsk, now: int) -> Lease:
     """The lease on a row that was leased right now: rank, place, token, deadline, then COLUMNS."""
     return Lease(read_message(row, ask.queue, 4), f"{row[2]:x}", row[3], now, ask.owner)
-
-
-def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
-    """The log row whose finished_at, status, leased_at, owner, result and COLUMNS start at `at`."""
-    finished_at, status, leased_at, owner, result = row[at : at + 5]
-    message = read_message(row, queue, at + 5)
-    return Finished(
-        message,
-        status,
-        finished_at,
-        message.first_leased_at,
-        leased_at,
-        owner,
-        None if result is None else msgspec.json.decode(result),
-    )
 
 
 def token_base(call: str) -> int:

@@ -11,7 +11,8 @@ from holdfast.message import home_of
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.postgres import arrays
 from holdfast.stores.postgres.connections import Connection, Sql
-from holdfast.stores.postgres.rows import read_token, write_history
+from holdfast.stores.postgres.rows import read_token
+from holdfast.stores.rows import write_history
 
 READY, DELAYED, LEASED = range(3)
 DAY_MS = 86_400_000
@@ -67,7 +68,7 @@ RETURNING id::text
 """
 # Primary key, in order of the ids: two batches that name the same messages never deadlock.
 FENCE = """
-SELECT id::text, state, token, deadline, place, part, verb, seq FROM holdfast.message
+SELECT id::text, state, token, deadline, place, part, seq FROM holdfast.message
 WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY message.id FOR UPDATE
 """
 FENCE_FREE = FENCE.rstrip() + " SKIP LOCKED\n"
@@ -101,7 +102,6 @@ SELECT id::text, token, verb FROM holdfast.log WHERE id = ANY(%(ids)s) AND qid +
   AND token = ANY(%(tokens)s)
 """
 PLACES = "SELECT nextval('holdfast.seq') FROM generate_series(1, %(n)s)"
-QID = "SELECT qid FROM holdfast.queue WHERE name = %(name)s"
 COUNT = """
 INSERT INTO holdfast.delta (qid, part, day, ready, delayed, leased, done, logged)
 SELECT * FROM unnest(%(qids)s, %(parts)s, %(days)s, %(ready)s, %(delayed)s, %(leased)s, %(done)s,
@@ -109,7 +109,7 @@ SELECT * FROM unnest(%(qids)s, %(parts)s, %(days)s, %(ready)s, %(delayed)s, %(le
 """
 
 _Row = tuple[Any, ...]
-_ID, _STATE, _TOKEN, _DEADLINE, _PLACE, _PART, _VERB, _SEQ = range(8)
+_ID, _STATE, _TOKEN, _DEADLINE, _PLACE, _PART, _SEQ = range(7)
 
 
 class Counts:
@@ -140,23 +140,16 @@ class Counts:
             )
 
 
-class Settler:
-    """Applies batches on one schema. `sql` puts a statement into that schema."""
-
-    def __init__(self, sql: Sql) -> None:
-        self._sql = sql
-
-    def settle(
-        self, db: Connection, moves: Sequence[Transition], now: int, qids: dict[str, int]
-    ) -> list[Settled]:
-        """In the transaction that is open on `db`. `qids`: of the queues the moves start in."""
-        batch = _Batch(db, self._sql, now, qids)
-        answers: list[Settled | None] = [None] * len(moves)
-        for wave in _waves(moves):
-            for n, answer in batch.apply(wave):
-                answers[n] = answer
-        batch.counts.write(db, self._sql(COUNT))
-        return [answer or Settled.STALE for answer in answers]
+def settle(
+    db: Connection, sql: Sql, moves: Sequence[Transition], now: int, qids: dict[str, int]
+) -> list[Settled]:
+    """In the transaction that is open on `db`. `qids`: of the queues the moves start in."""
+    batch = _Batch(db, sql, now, qids)
+    answers: dict[int, Settled] = {}
+    for wave in _waves(moves):
+        answers.update(batch.apply(wave))
+    batch.counts.write(db, sql(COUNT))
+    return [answers[n] for n in range(len(moves))]
 
 
 def alike(moves: Sequence[Transition]) -> bool:

@@ -7,7 +7,6 @@ batches, and waits for no lock that another consumer holds. See docs/adr/0007.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,16 +14,13 @@ from functools import lru_cache, partial
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, LiteralString, cast
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
-import psycopg
-from psycopg import conninfo, errors, pq
+from psycopg import errors
 
 from holdfast import clock
 from holdfast.errors import (
     HoldfastError,
-    InvalidArgument,
     QueueNotFound,
     SchemaTooNew,
     StoreCorrupt,
@@ -45,7 +41,7 @@ from holdfast.store import (
     Transition,
     View,
 )
-from holdfast.stores import read_cursor, url_options
+from holdfast.stores import read_cursor
 from holdfast.stores.postgres import arrays, browse, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,
@@ -58,16 +54,44 @@ from holdfast.stores.postgres.connections import (
 from holdfast.stores.postgres.joined import joined
 from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
-    COLUMNS,
-    LEASED_COLUMNS,
     read_lease,
-    read_message,
     take_lease,
     token_base,
     write_messages,
 )
 from holdfast.stores.postgres.settle import DAY_MS, DELAYED, READY, Counts
+from holdfast.stores.postgres.statements import (
+    ANYTHING,
+    ANYWAY,
+    BATCH,
+    CLAIM,
+    DEPTHS,
+    DUE,
+    END,
+    ENQUEUE,
+    ENQUEUE_NEW,
+    FACTS,
+    GET,
+    HEADS,
+    HOLDS,
+    LEASE,
+    LEASE_ABOVE,
+    LEASE_PARTS,
+    LOOK,
+    MADE,
+    MAKE,
+    OLDEST,
+    OVERDUE,
+    PROMOTE,
+    PURGE,
+    PUT_QUEUE,
+    SPEC,
+    THERE,
+    TRIM,
+)
+from holdfast.stores.postgres.url import where
 from holdfast.stores.postgres.wake import Wake
+from holdfast.stores.rows import read_message
 
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
@@ -79,316 +103,9 @@ FOLD_EVERY = 256
 """Writes of one process after which it folds the counts."""
 EVENTS = "event"
 
-# Primary keys, in order of the ids: two batches that name the same messages never deadlock. The row
-# of the queue is locked so that nobody deletes it meanwhile, before the first
-# number is drawn. A held id is skipped; which ones were is told only if any was.
-ENQUEUE = """
-WITH q AS (
-  SELECT qid, partitions > 1 AS split FROM holdfast.queue WHERE name = %(queue)s FOR KEY SHARE
-), numbered AS (
-  SELECT nextval('holdfast.seq') AS seq, q.qid, q.split, s.*
-  FROM q CROSS JOIN unnest(
-    %(ids)s, %(parts)s, %(priorities)s, %(keys)s, %(types)s, %(content_types)s, %(headers)s,
-    %(enqueued_ats)s, %(available_ats)s, %(attempts)s, %(ack_timeouts)s, %(max_attempts)s,
-    %(backoffs)s, %(histories)s, %(bodies)s
-  ) WITH ORDINALITY AS s (id, part, priority, key, type, content_type, headers, enqueued_at,
-    available_at, attempts, ack_timeout, max_attempts, backoff, history, body, n)
-  ORDER BY n
-), stored AS (
-  INSERT INTO holdfast.message (seq, place, home, qid, split, state, rank, part, id, priority, key,
-    type, content_type, headers, enqueued_at, available_at, attempts, ack_timeout, max_attempts,
-    backoff, history, body)
-  SELECT seq, seq, qid / 2, qid, split,
-    CASE WHEN coalesce(available_at, %(now)s) <= %(now)s THEN 0 ELSE 1 END,
-    CASE WHEN qid %% 2 = 1 THEN 9 ELSE 9 - coalesce(priority, 0) END,
-    coalesce(part, 0), id, coalesce(priority, 0), key, type, content_type, headers,
-    coalesce(enqueued_at, %(now)s), coalesce(available_at, %(now)s), coalesce(attempts, 0),
-    ack_timeout, max_attempts, backoff, history, body
-  FROM numbered ORDER BY id, n
-  ON CONFLICT DO NOTHING
-  RETURNING id, qid, part, state
-), counted AS (
-  INSERT INTO holdfast.delta (qid, part, ready, delayed)
-  SELECT qid, part, count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1)
-  FROM stored GROUP BY qid, part
-)
-SELECT (SELECT qid FROM q), count(*),
-  CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM stored
-"""
-
-# The hopeful way, tried first: new ids are not held. If one is, the statement fails as a whole. To
-# be ready to skip a row costs PostgreSQL half as much again.
-ENQUEUE_NEW = ENQUEUE.replace("  ON CONFLICT DO NOTHING\n", "")
-
-# Index message_ready. Nothing is taken while delayed messages are due: they come first in line.
-_DUE = """
-EXISTS (SELECT 1 FROM holdfast.message
-        WHERE qid = (SELECT qid FROM q) AND state = 1 AND available_at <= %(now)s)
-"""
-_LIMIT = f"CASE WHEN {_DUE} THEN 0 ELSE %(limit)s END"
-PICK = f"""
-SELECT ctid FROM holdfast.message
-WHERE qid = (SELECT qid FROM q) AND state = 0
-ORDER BY rank, place
-LIMIT {_LIMIT}
-FOR UPDATE SKIP LOCKED
-"""
-# Index message_ready_split, one ordered walk for each partition.
-PICK_PARTS = f"""
-SELECT ctid FROM (
-  SELECT m.ctid, m.rank, m.place FROM unnest(%(partitions)s) AS p (part) CROSS JOIN LATERAL (
-    SELECT ctid, rank, place FROM holdfast.message
-    WHERE qid = (SELECT qid FROM q) AND state = 0 AND split AND part = p.part
-    ORDER BY rank, place
-    LIMIT {_LIMIT}
-    FOR UPDATE SKIP LOCKED
-  ) m ORDER BY rank, place LIMIT %(limit)s
-) best
-"""
-# Index message_ready, one walk for each rank from where it was worked off to (lowmark.py), until
-# there are enough.
-PICK_ABOVE = f"""
-SELECT ctid FROM (
-  SELECT m.ctid FROM unnest(%(ranks)s, %(lows)s) AS l (rank, low) CROSS JOIN LATERAL (
-    SELECT ctid FROM holdfast.message
-    WHERE qid = (SELECT qid FROM q) AND state = 0 AND rank = l.rank AND place >= l.low
-    ORDER BY place
-    LIMIT {_LIMIT}
-    FOR UPDATE SKIP LOCKED
-  ) m LIMIT %(limit)s
-) best
-"""
-# By row address: the rows were just locked, and no plan is faster or steadier. "state + 0", because
-# "state = 0" would invite the index of all that is ready.
-_TAKE = f"""
-WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
-leased AS (
-  UPDATE holdfast.message SET
-    state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
-    leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = %(batch)s,
-    verb = NULL, deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)
-  WHERE ctid = ANY (ARRAY({{pick}})) AND state + 0 = 0
-  RETURNING rank, place, qid, token, deadline, {COLUMNS}
-), counted AS (
-  INSERT INTO holdfast.delta (qid, part, ready, leased)
-  SELECT qid, part, -count(*), count(*) FROM leased GROUP BY qid, part
-)
-SELECT rank, place, token, deadline, {COLUMNS.replace("id::text", "id")} FROM leased
-"""
-LEASE = _TAKE.format(pick=PICK)
-LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
-LEASE_ABOVE = _TAKE.format(pick=PICK_ABOVE)
-# When another consumer is at what is due: the rest does not wait for that.
-ANYWAY = {lease: lease.replace(_LIMIT, "%(limit)s") for lease in (LEASE, LEASE_PARTS)}
-
-# Index message_delayed.
-PROMOTE = """
-WITH due AS (
-  UPDATE holdfast.message SET state = 0
-  WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.message
-    WHERE qid = %(qid)s AND state = 1 AND available_at <= %(now)s
-    ORDER BY available_at, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state + 0 = 1
-  RETURNING qid, part
-), counted AS (
-  INSERT INTO holdfast.delta (qid, part, ready, delayed)
-  SELECT qid, part, count(*), -count(*) FROM due GROUP BY qid, part
-)
-SELECT count(*) FROM due
-"""
-# Indexes message_ready and message_delayed.
-ANYTHING = """
-SELECT name, qid, paused, partitions,
-  EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 0),
-  (SELECT available_at FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1
-   ORDER BY available_at LIMIT 1)
-FROM holdfast.queue q WHERE name = ANY(%(names)s)
-"""
-
-# Index message_leased. What somebody is settling at this moment is passed over.
-OVERDUE = f"""
-SELECT {LEASED_COLUMNS} FROM holdfast.message
-WHERE qid = %(qid)s AND state = 2 AND deadline <= %(now)s
-ORDER BY deadline, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-"""
-# Index message_batch.
-BATCH = f"""
-SELECT {LEASED_COLUMNS} FROM holdfast.message
-WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
-  AND id > coalesce(%(after)s, '00000000-0000-0000-0000-000000000000')::uuid
-ORDER BY message.id LIMIT %(limit)s
-"""
-# Primary key.
-GET = f"""
-SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), {COLUMNS}
-FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
-"""
-
-SPEC = """
-SELECT qid, name, partitions, policy, paused, created_at, revision FROM holdfast.queue
-"""
-END = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM holdfast.seq"
-
-DEPTHS = """
-SELECT q.name, q.qid, q.paused, q.partitions, coalesce(d.ready, 0)::bigint,
-  coalesce(d.delayed, 0)::bigint, coalesce(d.leased, 0)::bigint, coalesce(d.done, 0)::bigint,
-  coalesce(x.dead, 0)::bigint
-FROM holdfast.queue q
-LEFT JOIN LATERAL (SELECT sum(ready) AS ready, sum(delayed) AS delayed, sum(leased) AS leased,
-  sum(done) AS done FROM holdfast.delta WHERE qid = q.qid) d ON true
-LEFT JOIN LATERAL (SELECT sum(ready + delayed + leased) AS dead FROM holdfast.delta
-  WHERE qid = q.qid + 1 AND q.qid %% 2 = 0) x ON true
-WHERE q.name = ANY(%(names)s)
-"""
-# The head of each lane: index message_ready, or message_ready_split where there are partitions.
-HEADS = """
-SELECT q.qid, 0, r.rank, h.place, h.enqueued_at
-FROM unnest(%(whole)s) AS q (qid) CROSS JOIN generate_series(0, 9) AS r (rank) CROSS JOIN LATERAL (
-  SELECT place, enqueued_at FROM holdfast.message m
-  WHERE m.qid = q.qid AND state = 0 AND m.rank = r.rank ORDER BY place LIMIT 1) h
-UNION ALL
-SELECT q.qid, p.part, r.rank, h.place, h.enqueued_at
-FROM unnest(%(split)s, %(partitions)s) AS q (qid, partitions)
-CROSS JOIN generate_series(0, q.partitions - 1) AS p (part)
-CROSS JOIN generate_series(0, 9) AS r (rank) CROSS JOIN LATERAL (
-  SELECT place, enqueued_at FROM holdfast.message m
-  WHERE m.qid = q.qid AND state = 0 AND split AND m.part = p.part AND m.rank = r.rank
-  ORDER BY place LIMIT 1) h
-"""
-# Index message_delayed: due, but no lease has come by to make them ready.
-DUE = """
-SELECT qid, part, rank, min(place), (array_agg(enqueued_at ORDER BY place))[1], count(*)
-FROM holdfast.message WHERE qid = ANY(%(qids)s) AND state = 1 AND available_at <= %(now)s
-GROUP BY qid, part, rank
-"""
-
-PUT_QUEUE = """
-INSERT INTO holdfast.queue (qid, name, partitions, paused, policy, created_at, revision)
-VALUES (%(qid)s, %(name)s, %(partitions)s, %(paused)s, %(policy)s, %(created_at)s, %(revision)s)
-ON CONFLICT (name) DO UPDATE SET partitions = excluded.partitions, paused = excluded.paused,
-  policy = excluded.policy, created_at = excluded.created_at, revision = excluded.revision
-"""
-CLAIM = """
-INSERT INTO holdfast.claim AS c (name, owner, epoch, expires_at)
-VALUES (%(name)s, %(owner)s, 1, %(now)s + %(ttl)s)
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at,
-  epoch = c.epoch + CASE WHEN c.owner = excluded.owner AND c.expires_at > %(now)s THEN 0 ELSE 1 END
-WHERE c.owner = excluded.owner OR c.expires_at <= %(now)s
-RETURNING epoch
-"""
-# Index log_finished.
-OLDEST = """
-SELECT finished_at, seq FROM holdfast.log WHERE qid = %(qid)s
-ORDER BY finished_at, seq LIMIT %(limit)s
-"""
-TRIM = """
-DELETE FROM holdfast.log WHERE qid = %(qid)s AND (finished_at, seq) <= (%(finished_at)s, %(seq)s)
-RETURNING part, finished_at
-"""
-# Indexes message_ready and message_delayed.
-PURGE = """
-DELETE FROM holdfast.message WHERE ctid = ANY (ARRAY(
-  SELECT ctid FROM holdfast.message WHERE qid = %(qid)s AND state = {state}
-  LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) AND state + 0 = {state}
-RETURNING part
-"""
-
-_FACTS = ("version", "fsync", "synchronous_commit", "oldest_transaction_s")
-LOOK = """
-SELECT current_setting('server_version'), current_setting('fsync'),
-  current_setting('synchronous_commit'),
-  coalesce(extract(epoch FROM max(clock_timestamp() - xact_start))::int, 0)
-FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-MAKE = "CREATE SCHEMA IF NOT EXISTS holdfast;"
-THERE = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s"
-MADE = """
-SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = 'meta'
-"""
-
-OWN_OPTIONS = {"schema", "timeout", "pool_size", "pooler", "synchronous_commit"}
-SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
-HOST = re.compile(r"(\[[^]]*\]|[^:]*)(:[0-9]*)?")
-
 
 def open_url(url: str) -> PostgresStore:
-    return PostgresStore(_where(url))
-
-
-def _where(url: str) -> Where:
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    options = url_options(url, known | OWN_OPTIONS)
-    schema = options.get("schema", "holdfast")
-    if not SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise InvalidArgument("url option schema", f"{schema!r}: a-z, 0-9 and _, at most 41 long")
-    pooler = options.get("pooler", "none")
-    if pooler not in ("none", "transaction"):
-        raise InvalidArgument("url option pooler", "must be none or transaction")
-    commit = options.get("synchronous_commit", "on")
-    if commit not in ("on", "off", "local", "remote_write", "remote_apply"):
-        raise InvalidArgument("url option synchronous_commit", f"PostgreSQL has no {commit!r}")
-    parts = urlsplit(url)
-    if parts.fragment or not _has_ports(parts.netloc):  # most often a password: so it is not shown
-        raise InvalidArgument("url", "not a PostgreSQL URL; write :/?#[]@% in a part of it as %xx")
-    rest = [
-        (k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in OWN_OPTIONS
-    ]
-    plain = urlunsplit(
-        ("postgresql", parts.netloc, parts.path, urlencode(rest, quote_via=quote), "")
-    )
-    timeout = _number(options, "timeout", 10.0)
-    try:
-        info = conninfo.conninfo_to_dict(plain)
-    except psycopg.Error as error:
-        raise InvalidArgument(
-            "url", f"not a PostgreSQL URL: {str(error).partition(':')[0]}"
-        ) from None
-    patience: dict[str, Any] = {
-        "connect_timeout": max(2, int(timeout)),
-        "application_name": "holdfast",
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": int(timeout * 1000),
-    }
-    return Where(
-        conninfo=conninfo.make_conninfo("", **{**patience, **info, "client_encoding": "utf8"}),
-        shown=_shown(info),
-        schema=schema,
-        timeout=timeout,
-        pool_size=_whole(options, "pool_size", 10),
-        pooler=pooler == "transaction",
-        synchronous_commit=commit,
-    )
-
-
-def _has_ports(netloc: str) -> bool:
-    """Whether what follows a colon is a number, in each host of the list."""
-    return all(HOST.fullmatch(host) for host in netloc.rpartition("@")[2].split(","))
-
-
-def _shown(info: dict[str, Any]) -> str:
-    host = f"{info.get('host', 'localhost')}:{info.get('port', 5432)}"
-    return f"postgresql://{host}/{info.get('dbname', '')}"
-
-
-def _number(options: dict[str, str], name: str, default: float) -> float:
-    try:
-        value = float(options.get(name, default))
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 3600:
-        raise InvalidArgument(f"url option {name}", "must be a number from 1 to 3600")
-    return value
-
-
-def _whole(options: dict[str, str], name: str, default: int) -> int:
-    value = _number(options, name, default)
-    if not value.is_integer():
-        raise InvalidArgument(f"url option {name}", "must be a whole number")
-    return int(value)
+    return PostgresStore(where(url))
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -403,7 +120,6 @@ class PostgresStore:
         self._db = Connections(where)
         self._waking = (os.getpid(), Wake(self._db, where.schema))
         self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
-        self._settler = settle.Settler(self._sql)
         self._upkeep = upkeep.Upkeep(self._db, self._sql)
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
@@ -522,7 +238,7 @@ class PostgresStore:
             locked = SPEC + " WHERE name = ANY(%(names)s) ORDER BY qid FOR UPDATE"
             found = db.execute(self._sql(locked), {"names": list(names)}).fetchall()
             qids = {"qids": [row[0] for row in found]}
-            if only_empty and db.execute(self._sql(_HOLDS), qids).fetchall():
+            if only_empty and db.execute(self._sql(HOLDS), qids).fetchall():
                 return False
             for table in ("message", "log", "delta", "queue"):
                 db.execute(
@@ -662,7 +378,7 @@ class PostgresStore:
         return [Settled.APPLIED if move.id in acked else next(found) for move in moves]
 
     def _settle(self, db: Connection, moves: Sequence[Transition], now: int) -> list[Settled]:
-        return self._settler.settle(db, moves, now, self._qids(db, moves))
+        return settle.settle(db, self._sql, moves, now, self._qids(db, moves))
 
     def _qids(self, db: Connection, moves: Sequence[Transition]) -> dict[str, int]:
         names = {"names": list({move.queue for move in moves})}
@@ -823,7 +539,7 @@ class PostgresStore:
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
-        return dict(zip(_FACTS, self._run(LOOK, {})[0], strict=True))
+        return dict(zip(FACTS, self._run(LOOK, {})[0], strict=True))
 
     def _run(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         return self._db.execute(self._sql(statement), bind)
@@ -870,13 +586,6 @@ class PostgresStore:
 _RANKS = arrays.ints(range(LANES))
 _in_line = itemgetter(0, 1)
 
-_HOLDS = """
-SELECT 1 FROM unnest(%(qids)s) AS q (qid) WHERE EXISTS (
-  SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 0)
-OR EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1)
-OR EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 2)
-"""
-
 
 class _Subscription:
     def __init__(self, read: Callable[[int], list[Event]], wake: Wake, after: int) -> None:
@@ -902,7 +611,7 @@ def migrations(url: str = "", *, schema: str = "holdfast") -> list[str]:
     """The scripts, in order: forward only, numbered by their names, each a whole transaction."""
     folder = files("holdfast.stores.postgres") / "sql"
     scripts = sorted(folder.iterdir(), key=lambda script: script.name)
-    schema = _where(url).schema if url else schema
+    schema = where(url).schema if url else schema
     return [in_schema(s.read_text(), schema) for s in scripts if s.name.endswith(".sql")]
 
 

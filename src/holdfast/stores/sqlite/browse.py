@@ -6,13 +6,8 @@ import sqlite3
 from typing import Any
 
 from holdfast.store import Entry, State, View
-from holdfast.stores.sqlite.rows import (
-    COLUMNS,
-    LEASED_COLUMNS,
-    read_finished,
-    read_lease,
-    read_message,
-)
+from holdfast.stores.rows import COLUMNS, read_finished, read_message
+from holdfast.stores.sqlite.rows import LEASED_COLUMNS, read_lease
 
 # Each page is read in two walks of one index: the rest of the row's own first column, then what
 # lies beyond it. One comparison of both columns would walk the index from its start every time.

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from holdfast.backoff import Backoff
-from holdfast.message import NO_HISTORY, Finished, History, Lease, Message
+from holdfast.message import NO_HISTORY, Lease, Message
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
-
-COLUMNS = (
-    "part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts, "
-    "ack_timeout, max_attempts, backoff, history, first_leased_at, body"
-)
-"""What makes a Message, in the order of `write_message` and `read_message`."""
-WIDTH = COLUMNS.count(",") + 1
-
-_encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_history = msgspec.json.Decoder(History).decode
-_backoff = msgspec.json.Decoder(dict[str, Any]).decode
-
+from holdfast.stores.rows import COLUMNS, encode_json, read_message, write_history
 
 LEASED_COLUMNS = (
     "call || '.' || lease || '.' || seq, deadline, leased_at, owner, "
@@ -39,13 +24,13 @@ def write_message(m: Message) -> tuple[Any, ...]:
         m.key,
         m.type,
         None if m.content_type == JSON else m.content_type,
-        _encode(m.headers).decode() if m.headers else None,
+        encode_json(m.headers) if m.headers else None,
         m.enqueued_at,
         m.available_at,
         m.attempts,
         m.ack_timeout,
         m.max_attempts,
-        None if m.backoff is None else _encode(m.backoff.to_dict()).decode(),
+        None if m.backoff is None else encode_json(m.backoff.to_dict()),
         write_history(m.history),
         m.first_leased_at,
         bytearray(m.body),
@@ -79,46 +64,6 @@ def write_plain(m: Message) -> tuple[Any, ...] | None:
     return None
 
 
-def write_history(history: History | None) -> str | None:
-    """None, which leaves a stored history alone, also for one that says nothing."""
-    if history is None or history == NO_HISTORY:
-        return None
-    return _encode(history).decode()
-
-
-def read_message(
-    row: tuple[Any, ...], queue: str, at: int, leasing_at: int | None = None
-) -> Message:
-    """The message whose COLUMNS start at index `at` of a row; one that is being leased right now
-    has one attempt more, and this as its first lease if there was none before."""
-    (
-        part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
-        ack_timeout, max_attempts, backoff, history, first_leased_at, body,
-    ) = row[at : at + WIDTH]  # fmt: skip
-    if leasing_at is not None:
-        attempts += 1
-        first_leased_at = first_leased_at or leasing_at
-    return Message(
-        id,
-        queue,
-        part,
-        priority,
-        key,
-        type,
-        body,
-        content_type or JSON,
-        _headers(headers) if headers else {},
-        enqueued_at,
-        available_at,
-        attempts,
-        ack_timeout,
-        max_attempts,
-        Backoff(**_backoff(backoff)) if backoff else None,
-        first_leased_at,
-        _history(history) if history else NO_HISTORY,
-    )
-
-
 def take_lease(row: tuple[Any, ...], ask: LeaseAsk, lease: int, now: int) -> Lease:
     """The lease on a waiting row (its seq, then COLUMNS) that is being leased right now."""
     message = read_message(row, ask.queue, 1, now)
@@ -131,18 +76,3 @@ def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
     """The lease whose LEASED_COLUMNS start at index `at`."""
     message = read_message(row, queue, at + 4)
     return Lease(message, row[at], row[at + 1], row[at + 2], row[at + 3])
-
-
-def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
-    """The log row whose finished_at, status, leased_at, owner, result and COLUMNS start at `at`."""
-    finished_at, status, leased_at, owner, result = row[at : at + 5]
-    message = read_message(row, queue, at + 5)
-    return Finished(
-        message,
-        status,
-        finished_at,
-        message.first_leased_at,
-        leased_at,
-        owner,
-        None if result is None else msgspec.json.decode(result),
-    )

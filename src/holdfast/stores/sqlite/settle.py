@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.store import Settled, Target, Transition
-from holdfast.stores.sqlite.rows import write_history
+from holdfast.stores.rows import write_history
 
 SEQ_MAX = 2**62
 READY, DELAYED, LEASED, DONE, LOGGED = range(5)

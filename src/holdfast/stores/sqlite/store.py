@@ -37,16 +37,14 @@ from holdfast.store import (
     View,
 )
 from holdfast.stores import read_cursor, url_options
+from holdfast.stores.rows import COLUMNS, WIDTH, read_message
 from holdfast.stores.sqlite import browse, settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
-    COLUMNS,
     LEASED_COLUMNS,
     PLAIN_COLUMNS,
     PLAIN_WIDTH,
-    WIDTH,
     read_lease,
-    read_message,
     take_lease,
     write_message,
     write_plain,
