@@ -129,10 +129,14 @@ def start(tmp_path: Path, url: str) -> Iterator[Callable[..., Process]]:
 def on_terminal(url: str) -> Callable[..., tuple[str, int]]:
     """Run a command on a terminal; what it showed and its exit code.
 
-    `keys` are typed when `when` is seen.
+    `keys` are typed when `when` is seen; with `insist`, again after every silence. Python overlooks
+    a Ctrl-C in the instant before it waits for a line: so would you press it again. A worker must
+    not get it twice, however long it takes to stop.
     """
 
-    def run(*args: str, columns: int = 80, when: str = "", keys: bytes = b"") -> tuple[str, int]:
+    def run(
+        *args: str, columns: int = 80, when: str = "", keys: bytes = b"", insist: bool = False
+    ) -> tuple[str, int]:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -147,7 +151,7 @@ def on_terminal(url: str) -> Callable[..., tuple[str, int]]:
         )
         os.close(theirs)
         try:
-            return _read_all(ours, when, keys), process.wait(30)
+            return _read_all(ours, when, keys, insist), process.wait(30)
         finally:
             process.kill()
             process.wait()
@@ -156,7 +160,7 @@ def on_terminal(url: str) -> Callable[..., tuple[str, int]]:
     return run
 
 
-def _read_all(terminal: int, when: str, keys: bytes) -> str:
+def _read_all(terminal: int, when: str, keys: bytes, insist: bool) -> str:
     shown, typed = "", False
     until = time.monotonic() + 30
     while True:
@@ -165,9 +169,7 @@ def _read_all(terminal: int, when: str, keys: bytes) -> str:
                 shown += os.read(terminal, 65536).decode()
             except OSError:  # Linux says EIO when the other end is closed
                 return shown.replace("\r\n", "\n")
-        elif typed and keys == b"\x03":
-            # Python overlooks a Ctrl-C in the instant before it waits for a line. So would you
-            # press it again.
+        elif typed and insist:
             os.write(terminal, keys)
         if keys and when in shown and not typed:
             typed = bool(os.write(terminal, keys))

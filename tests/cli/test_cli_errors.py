@@ -126,7 +126,7 @@ def test_a_closed_pipe_is_quiet(hf: Holdfast, url: str) -> None:
 
 def test_ctrl_c_is_quiet(hf: Holdfast, on_terminal) -> None:
     hf.queue("orders")
-    shown, code = on_terminal("queue", "delete", "orders", when="[y/N]", keys=b"\x03")
+    shown, code = on_terminal("queue", "delete", "orders", when="[y/N]", keys=b"\x03", insist=True)
     asked = "Delete orders (0 messages, 0 dead letters) and its log? [y/N]: "
     assert (shown.replace("^C", "").strip(), code) == (asked.strip(), 130)
     assert hf.queue("orders", create=False)

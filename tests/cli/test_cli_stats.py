@@ -74,7 +74,9 @@ def test_watch_elsewhere_is_plain(hf: Holdfast, start) -> None:
 
 def test_watch_on_a_terminal(hf: Holdfast, on_terminal) -> None:
     hf.queue("orders")
-    shown, code = on_terminal(*("stats", "--watch", "--interval", "0.1"), when="0.0", keys=b"\x03")
+    shown, code = on_terminal(
+        *("stats", "--watch", "--interval", "0.1"), when="0.0", keys=b"\x03", insist=True
+    )
     assert code == 130
     assert "orders" in shown
     assert "Traceback" not in shown
