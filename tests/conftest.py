@@ -13,13 +13,12 @@ import pytest
 from holdfast.store import Store
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
-from servers import postgres
+from servers import STORES, postgres
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
 ROOT = Path(__file__).parent.parent
 PROVEN = ROOT / ".build" / "promises.json"
-STORES = ["memory", "sqlite", "postgres"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

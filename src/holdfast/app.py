@@ -48,13 +48,15 @@ def connect(
     store = open_store(url) if isinstance(url, str) else url
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     at = Context(store, clock or StoreClock(store.time), rng or Random(), own, owner)
-    return Holdfast(at, env)
+    return Holdfast(at, env, url if isinstance(url, str) else None)
 
 
 class Holdfast:
     """Queues on one store. Thread-safe; make one per process and keep it."""
 
-    def __init__(self, context: Context, env: settings.Settings) -> None:
+    def __init__(self, context: Context, env: settings.Settings, url: str | None = None) -> None:
+        self.url = url
+        """Where it is connected to, with its password if it has one; None for a store object."""
         self._at = context
         self._settings = env
         self._registry = Registry()

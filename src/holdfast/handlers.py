@@ -6,16 +6,19 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from copy import copy
+from random import Random
 from typing import Any, get_type_hints
 
 import msgspec
 
-from holdfast import payload
+from holdfast import lifecycle, payload
 from holdfast.errors import InvalidArgument
 from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
-from holdfast.message import Lease, Message, check_queue_name
+from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, Message, check_queue_name
 from holdfast.outcome import RESULT_MAX, Fail, Retry
-from holdfast.policy import positive
+from holdfast.policy import Policy, positive
+from holdfast.store import Transition
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -62,6 +65,14 @@ class Handler:
         self.time_limit = time_limit
         self.is_async = inspect.iscoroutinefunction(function)
         self._arguments: Callable[[Lease], tuple[Any, ...]] | None = None
+        self._hints: dict[str, Any] | None = None
+
+    def portable(self) -> Handler:
+        """The same with the types it annotates beside it: where a function arrives by value, the
+        names in its annotations may say nothing."""
+        other = copy(self)
+        other._hints = _hints(self.function)
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_arguments": None}
@@ -78,7 +89,7 @@ class Handler:
 
         Raises InvalidArgument for a signature that cannot be filled.
         """
-        hints = _hints(self.function)
+        hints = self._hints or _hints(self.function)
         makers: list[Callable[[Lease], Any]] = []
         payload_name: str | None = None
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -171,29 +182,68 @@ class Registry:
         handled = message.history.handled
         return [handler for handler in self.matching(message) if handler.name not in handled]
 
+    def nothing_due(self, message: Message) -> Verdict:
+        """On one for which `due` is empty: all have succeeded before (and the ack was lost), or
+        there is none."""
+        return Verdict() if self.matching(message) else NO_HANDLER
+
+
+def decide(
+    lease: Lease, verdict: Verdict | None, policy: Policy, now: int, rng: Random
+) -> Transition:
+    """What the verdict on a delivery means for its message; None: it never started."""
+    if verdict is None:
+        return lifecycle.released(lease, now)
+    if not verdict.problems:
+        return lifecycle.acked(lease, policy, result_of(lease, verdict))
+    errors = [
+        ErrorInfo(
+            p.message[:ERROR_TEXT_MAX], p.code, now, lease.message.attempts, lease.owner, p.handler
+        )
+        for p in verdict.problems
+    ]
+    if verdict.fatal:
+        return lifecycle.failed(lease, errors, now, handled=verdict.results)
+    delay, handled = verdict.delay, verdict.results
+    return lifecycle.nacked(lease, errors, policy, now, rng, delay=delay, handled=handled)
+
+
+def result_of(lease: Lease, verdict: Verdict) -> bytes | None:
+    """One handler: its result. Several: by name."""
+    results = {**lease.message.history.handled, **verdict.results}
+    told = {name: result for name, result in results.items() if result is not None}
+    if not told:
+        return None
+    result = told if len(results) > 1 else next(iter(told.values()))
+    try:
+        return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+    except InvalidArgument as error:
+        logger.warning("%s: its results are not kept: %s", lease.message.id, error)
+        return None
+
 
 def run(handlers: Sequence[Handler], lease: Lease) -> Verdict:
     """Call each; one that raises does not stop the others."""
-    return _verdict([_attempt(handler, lease) for handler in handlers])
+    return verdict_of([attempt(handler, lease) for handler in handlers])
 
 
 async def run_async(handlers: Sequence[Handler], lease: Lease) -> Verdict:
     """The same on an event loop; plain functions go to a thread."""
     import asyncio  # here: it costs a third of `import holdfast`
 
-    outcomes: list[_Attempt] = []
+    outcomes: list[Attempt] = []
     for handler in handlers:
         if handler.is_async:
-            outcomes.append(await _attempt_async(handler, lease))
+            outcomes.append(await attempt_async(handler, lease))
         else:
-            outcomes.append(await asyncio.to_thread(_attempt, handler, lease))
-    return _verdict(outcomes)
+            outcomes.append(await asyncio.to_thread(attempt, handler, lease))
+    return verdict_of(outcomes)
 
 
-_Attempt = tuple[Handler, Any, BaseException | None]
+Attempt = tuple[Handler, Any, BaseException | None]
 
 
-def _attempt(handler: Handler, lease: Lease) -> _Attempt:
+def attempt(handler: Handler, lease: Lease) -> Attempt:
     try:
         result = handler.call(lease)
         if handler.is_async:
@@ -205,7 +255,7 @@ def _attempt(handler: Handler, lease: Lease) -> _Attempt:
         return handler, None, error
 
 
-async def _attempt_async(handler: Handler, lease: Lease) -> _Attempt:
+async def attempt_async(handler: Handler, lease: Lease) -> Attempt:
     import asyncio
 
     try:
@@ -224,7 +274,7 @@ class TimeLimitExceeded(Exception):
     """A handler ran longer than its hard limit and was ended."""
 
 
-def _verdict(attempts: list[_Attempt]) -> Verdict:
+def verdict_of(attempts: list[Attempt]) -> Verdict:
     results: dict[str, Any] = {}
     problems: list[Problem] = []
     fatal = False

@@ -17,6 +17,7 @@ from holdfast.message import (
     History,
     Lease,
     Message,
+    Status,
     dlq_of,
     home_of,
     is_dlq,
@@ -35,16 +36,22 @@ ACK_TIMEOUT_CODE = "ACK_TIMEOUT"
 def acked(lease: Lease, policy: Policy, result: bytes | None = None) -> Transition:
     """Finished: into the log. From a dead-letter queue: looked at and discarded."""
     message = lease.message
-    status = "COMPLETED_WITH_ERRORS" if is_dlq(message.queue) else "COMPLETED"
     return Transition(
         Verb.ACK,
         message.queue,
         message.id,
         Target.DONE,
         lease.token,
-        status=status if policy.log else None,
+        status=ack_status(message.queue, policy),
         result=result,
     )
+
+
+def ack_status(queue: str, policy: Policy) -> Status | None:
+    """How an ack ends a message in the log; None where no log is kept."""
+    if not policy.log:
+        return None
+    return "COMPLETED_WITH_ERRORS" if is_dlq(queue) else "COMPLETED"
 
 
 def nacked(

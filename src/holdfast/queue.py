@@ -146,16 +146,20 @@ class Queue:
         )
         return self._enqueue([outgoing], within)[0]
 
-    def enqueue_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
+    def enqueue_many(
+        self, items: Iterable[Any], *, within: Any = None, receipt: str | None = None
+    ) -> list[Message]:
         """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`.
 
-        A bad one is named by the `index` of the error; nothing is stored then.
+        A bad one is named by the `index` of the error; nothing is stored then. A `receipt` names
+        the call: repeated with the same name it stores nothing, also when the messages were
+        finished meanwhile. Receipts are kept for a week.
         """
         if isinstance(items, str | bytes | Mapping):
             raise InvalidArgument("items", "must be a list of payloads, not one payload")
-        return self._enqueue(list(items), within)
+        return self._enqueue(list(items), within, _text("receipt", receipt))
 
-    def _enqueue(self, items: list[Any], within: Any) -> list[Message]:
+    def _enqueue(self, items: list[Any], within: Any, receipt: str | None = None) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
         make = _Maker(spec, self._complete(spec), now)
         messages: list[Message] = []
@@ -165,7 +169,7 @@ class Queue:
         except InvalidArgument as error:
             error.index = len(messages)
             raise
-        answers = self._at.store.enqueue(messages, now, within=within)
+        answers = self._at.store.enqueue(messages, now, within=within, receipt=receipt)
         if Enqueued.HELD not in answers:
             return messages
         return self._with_held(messages, answers)

@@ -16,6 +16,9 @@ import msgspec
 from holdfast.message import Finished, History, Lease, Message, Status
 from holdfast.policy import Policy
 
+NO_DEADLINE = 253_402_300_799_000
+"""The end of the year 9999: the deadline of what is held under a batch name (see `Store.hold`)."""
+
 
 class QueueSpec(msgspec.Struct, frozen=True):
     """A queue as it is set up. `policy` holds only what was given for this queue."""
@@ -129,6 +132,8 @@ class View(msgspec.Struct, frozen=True):
     """Before this time (exclusive)."""
     id: str | None = None
     """Log: only this message."""
+    to: str | None = None
+    """Up to this cursor, inclusive (see `Store.split`)."""
     upto: str | None = None
     """Only what stood in line when a page with this `end` was read, at the place it had then."""
 
@@ -163,6 +168,16 @@ class QueueStats(msgspec.Struct, frozen=True):
     oldest_age: float | None
     """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
     paused: bool
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A small value that outlives processes: what a reader holds, verdicts on a batch, receipts."""
+
+    name: str
+    value: bytes
+    revision: int
+    """Goes up with every change; 0 is a record that is not there."""
+    updated_at: int
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -223,12 +238,18 @@ class Store(Protocol):
         ...
 
     def enqueue(
-        self, messages: Sequence[Message], now: int, *, within: Any = None
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
     ) -> list[Enqueued]:
         """Store all or none (see LIFE-3 for stores that bound it); an id that is held stays as is.
 
         Each message names its queue, partition and priority. `within` is the caller's own open
-        transaction on this store.
+        transaction on this store. A `receipt` is kept as a record of the kind "receipt" in the same
+        step; if it is there already, nothing is stored and every answer is HELD.
         """
         ...
 
@@ -238,6 +259,17 @@ class Store(Protocol):
         In one atomic step each gets its token, its deadline and one more attempt. A paused queue
         gives none. Waits for no lock that another consumer holds on a message.
         """
+        ...
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        """Lease under `ask.batch`, without a deadline; how many. `leased` reads them.
+
+        Whoever holds keeps a record of it (batches.py): nothing else would ever let go of them.
+        """
+        ...
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        """Ack up to `limit` of the messages that a batch name holds; how many there were."""
         ...
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
@@ -254,6 +286,13 @@ class Store(Protocol):
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         """A page in lease order (log: in order of finishing), by keyset cursor. Changes nothing."""
+        ...
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        """Cursors that cut a view into about `parts` pieces of equal length, in order.
+
+        Fewer where there is little; a piece is what lies after one cursor and up to the next.
+        """
         ...
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
@@ -283,6 +322,24 @@ class Store(Protocol):
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         """Take or renew a named lease; None while another owner's holds. ttl 0 gives it up."""
+        ...
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        """Write a record (None deletes it) if its revision is still this one; None: in any case."""
+        ...
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        """Records of a kind by name, those whose names begin with `prefix` and follow `after`."""
+        ...
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        """Delete up to `limit` records whose names begin so, last changed before `before`."""
         ...
 
     def publish(self, events: Sequence[Event]) -> None: ...

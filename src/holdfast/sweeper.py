@@ -12,7 +12,7 @@ from collections import Counter
 
 import msgspec
 
-from holdfast import lifecycle
+from holdfast import batches, lifecycle
 from holdfast.errors import QueueNotFound
 from holdfast.lifecycle import ms
 from holdfast.message import dlq_of, is_dlq
@@ -73,6 +73,7 @@ class Sweeper:
         """Settle everything that was overdue at `now`, in batches, and tell who watches."""
         swept = Swept()
         renewed = now
+        swept += Swept(requeued=batches.sweep(self._at, now))
         for spec in self._at.store.queues():
             swept += self._requeue(spec, now)
             if trim:

@@ -16,12 +16,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast import lifecycle, payload
+from holdfast import lifecycle
 from holdfast.clock import Clock
 from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
-from holdfast.handlers import NO_HANDLER, Handler, Registry, Verdict, run, run_async
-from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, is_dlq
-from holdfast.outcome import RESULT_MAX
+from holdfast.handlers import Handler, Registry, Verdict, decide, run, run_async
+from holdfast.message import Lease, is_dlq
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
 from holdfast.process import Child, check_picklable
 from holdfast.queue import Context, Queue
@@ -261,7 +260,7 @@ class Worker:
     def _handle(self, lease: Lease, child: Child | None) -> Verdict:
         handlers = self._registry.due(lease.message)
         if not handlers:
-            return _nothing_due(self._registry, lease)
+            return self._registry.nothing_due(lease.message)
         if child is None:
             return run(handlers, lease)
         limits = [handler.time_limit or self._time_limit for handler in handlers]
@@ -273,7 +272,7 @@ class Worker:
         if handlers:
             item.verdict = await run_async(handlers, item.lease)
         else:
-            item.verdict = _nothing_due(self._registry, item.lease)
+            item.verdict = self._registry.nothing_due(item.lease.message)
         self._finish(item)
 
     def _finish(self, item: _Item) -> None:
@@ -319,7 +318,10 @@ class Worker:
     def _settle(self, group: list[_Item]) -> None:
         now = self._at.clock.now()
         policies = {queue.name: self._policy(queue) for queue in self._queues}
-        moves = [self._decide(item, policies[item.lease.message.queue], now) for item in group]
+        moves = [
+            decide(item.lease, item.verdict, policies[item.lease.message.queue], now, self._at.rng)
+            for item in group
+        ]
         answers = self._at.store.settle(moves, now)
         with self._handing_out:
             self._unsettled -= len(group)
@@ -335,35 +337,6 @@ class Worker:
             return queue.policy
         except QueueNotFound:
             return self._at.policy  # its messages are gone: whatever is decided is stale
-
-    def _decide(self, item: _Item, policy: Policy, now: int) -> Transition:
-        lease, verdict = item.lease, item.verdict
-        if verdict is None:
-            return lifecycle.released(lease, now)
-        if not verdict.problems:
-            return lifecycle.acked(lease, policy, _result(lease, verdict))
-        errors = [
-            ErrorInfo(
-                p.message[:ERROR_TEXT_MAX],
-                p.code,
-                now,
-                lease.message.attempts,
-                lease.owner,
-                p.handler,
-            )
-            for p in verdict.problems
-        ]
-        if verdict.fatal:
-            return lifecycle.failed(lease, errors, now, handled=verdict.results)
-        return lifecycle.nacked(
-            lease,
-            errors,
-            policy,
-            now,
-            self._at.rng,
-            delay=verdict.delay,
-            handled=verdict.results,
-        )
 
     # Renewing
 
@@ -533,25 +506,6 @@ def _check_handlers(handlers: list[Handler], executor: str, time_limit: float | 
             )
     if executor == "process":
         check_picklable(handlers)
-
-
-def _nothing_due(registry: Registry, lease: Lease) -> Verdict:
-    """All have succeeded before (and the ack was lost), or there is none."""
-    return Verdict() if registry.matching(lease.message) else NO_HANDLER
-
-
-def _result(lease: Lease, verdict: Verdict) -> bytes | None:
-    """One handler: its result. Several: by name."""
-    results = {**lease.message.history.handled, **verdict.results}
-    told = {name: result for name, result in results.items() if result is not None}
-    if not told:
-        return None
-    result = told if len(results) > 1 else next(iter(told.values()))
-    try:
-        return payload.encode(result, payload.JSON, RESULT_MAX)[0]
-    except InvalidArgument as error:
-        logger.warning("%s: its results are not kept: %s", lease.message.id, error)
-        return None
 
 
 def _length_ms(lease: Lease) -> int:

@@ -40,8 +40,8 @@ from holdfast import (
     Settled,
     State,
 )
-from holdfast.message import home_of
-from holdfast.store import Store, View
+from holdfast.message import Status, home_of
+from holdfast.store import LeaseAsk, Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
@@ -50,6 +50,7 @@ from servers import postgres
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
 IDS = [f"01890000-0000-7000-8000-0000000000{n:02}" for n in range(16)]
+NAMES = ["s", "t"]
 STATES = [State.READY, State.DELAYED, State.LEASED, State.LOG]
 
 outgoing = st.builds(
@@ -93,6 +94,7 @@ class SideBySide(RuleBasedStateMachine):
         self.leases: list[tuple[Lease, Lease]] = []
         self.edges = [self.clock.now()]
         self.held: dict[str, set[str]] = {"a": set(), "b": set()}
+        self.calls = 0
 
     def _connect(self) -> Holdfast:
         return holdfast.connect(type(self).open_real(self.place), clock=self.clock, rng=self.rng)
@@ -119,6 +121,35 @@ class SideBySide(RuleBasedStateMachine):
         assert [_shown(lease) for lease in model] == [_shown(lease) for lease in real]
         self.leases += list(zip(model, real, strict=True))
         self.edges += [lease.deadline for lease in real]
+
+    @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from(NAMES))
+    def hold(self, name: str, limit: int, batch: str) -> None:
+        self.calls += 1
+        ask = LeaseAsk(name, limit, "me", f"{self.calls:016x}", 10_000, batch=batch)
+        now = self.clock.now()
+        if self._same(lambda hf: hf.store.hold(ask, now)):
+            model, real = self._both(lambda hf: hf.store.leased(name, batch, None, 100))
+            known = {lease.token for _, lease in self.leases}
+            pairs = zip(model, real, strict=True)
+            self.leases += [pair for pair in pairs if pair[1].token not in known]
+
+    @rule(name=st.sampled_from(QUEUES), batch=st.sampled_from(NAMES), limit=st.sampled_from([1, 9]),
+          status=st.sampled_from(["COMPLETED", "COMPLETED_WITH_ERRORS", None]))  # fmt: skip
+    def finish(self, name: str, batch: str, limit: int, status: Status | None) -> None:
+        now = self.clock.now()
+        held = [lease.id for lease in self.real.store.leased(name, batch, None, limit)]
+        n = self._same(lambda hf: hf.store.finish(name, batch, limit, now, status))
+        assert n == len(held)
+        self.held[home_of(name)] -= set(held)
+
+    @rule(name=st.sampled_from(QUEUES), batch=st.sampled_from(NAMES))
+    def give_back(self, name: str, batch: str) -> None:
+        """A whole batch, as a query that is gone has it released."""
+        self._same(
+            lambda hf: hf.queue(name).settle(
+                [(lease, Release()) for lease in hf.store.leased(name, batch, None, 100)]
+            )
+        )
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -176,6 +207,17 @@ class SideBySide(RuleBasedStateMachine):
         assert self._same(lambda hf: hf.queue(name).purge()) == len(waiting)
         self.held[home_of(name)] -= waiting
 
+    @rule(name=st.sampled_from(HOMES), state=st.sampled_from(STATES), parts=st.integers(1, 4))
+    def split(self, name: str, state: State, parts: int) -> None:
+        store, now = self.real.store, self.clock.now()
+        cuts = store.split(View(name, state), parts, now)
+        assert len(cuts) < parts
+        pieces = [
+            store.browse(View(name, state, to=stop), start, 100, now).entries
+            for start, stop in zip([None, *cuts], [*cuts, None], strict=True)
+        ]
+        assert [entry for piece in pieces for entry in piece] == self.rows[name, state]
+
     @rule()
     def reopen(self) -> None:
         """Another process takes over: everything must be in the store."""
@@ -201,7 +243,7 @@ class SideBySide(RuleBasedStateMachine):
             view: [(e.message, e.lease and _shown(e.lease), e.finished) for e in entries]
             for view, entries in self.rows.items()
         }
-        batches = [hf.store.leased(name, "s", None, 100) for name in QUEUES]
+        batches = [hf.store.leased(name, batch, None, 100) for name in QUEUES for batch in NAMES]
         return shown, self.counts, [[_shown(lease) for lease in batch] for batch in batches]
 
     def nothing_is_lost_or_doubled(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.stores.postgres import migrations
 from holdfast.stores.postgres.store import in_schema
 
 AT_ONCE = 8
-TABLES = {"meta", "queue", "message", "log", "log_other", "delta", "claim", "event"}
+TABLES = {"meta", "queue", "message", "log", "log_other", "delta", "claim", "event", "record"}
 
 # What pg_dump would show: relations, columns, constraints, indexes, settings; and what meta holds.
 CATALOG = """

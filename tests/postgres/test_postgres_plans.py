@@ -7,6 +7,7 @@ statistics say must not matter. Work is counted in buffers, not in time.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,14 +17,14 @@ from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import State, View
+from holdfast.store import LeaseAsk, State, View
 from holdfast.stores import open_store
-from holdfast.stores.postgres import browse, settle, store
+from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
 from servers import postgres
 
 SHALLOW, DEEP = 1_000, 100_000
-TABLES = ("message", "log", "delta")
+TABLES = ("message", "log", "delta", "record")
 
 
 @pytest.fixture(params=["postgres"])
@@ -64,6 +65,9 @@ def queues(request: pytest.FixtureRequest, server: str) -> Iterator[Holdfast]:
             for _ in range(0, n // 10, 1000):
                 queue.lease(min(1000, n // 10))
             queue.settle(queue.lease(100))
+            for i in range(n // 500):
+                hf.store.put_record("kind", f"other/{name}/{i}", b"x", 0, 1)
+                hf.store.put_record("another kind", f"{name}/{i}", b"x", 0, 1)
         if request.param == "analysed":
             _analyse(hf, schema)
         yield hf
@@ -139,6 +143,34 @@ def _generic(run: Any, db: Any, text: str, params: Any) -> str:
     return "\n".join(row[0] for row in plan)
 
 
+def _hold(hf: Holdfast, queue: Queue, batch: str = "") -> str:
+    batch = batch or secrets.token_hex(8)
+    ask = LeaseAsk(queue.name, 50, "me", secrets.token_hex(8), 0, batch=batch)
+    assert hf.store.hold(ask, hf.context.clock.now())
+    return batch
+
+
+def _hold_and_finish(hf: Holdfast, queue: Queue) -> None:
+    batch = _hold(hf, queue)
+    assert hf.store.finish(queue.name, batch, 100, hf.context.clock.now(), "COMPLETED")
+
+
+def _hold_and_release(hf: Holdfast, queue: Queue) -> None:
+    leases = hf.store.leased(queue.name, _hold(hf, queue), None, 100)
+    queue.settle([(lease, holdfast.Release()) for lease in leases])
+
+
+def _records(hf: Holdfast, queue: Queue) -> None:
+    kept = [f"{queue.name}/{n}" for n in range(3)]
+    for name in kept:
+        assert hf.store.put_record("kind", name, b"x", 0, 1)
+        assert hf.store.put_record("kind", name, b"y", 1, 1)
+        assert hf.store.put_record("kind", name, b"z", None, 1)
+    assert len(hf.store.records("kind", prefix=f"{queue.name}/", limit=2)) == 2
+    assert hf.store.put_record("kind", kept[0], None, 3, 1)
+    assert hf.store.drop_records("kind", prefix=f"{queue.name}/", before=2, limit=10) == 2
+
+
 ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease and ack": lambda hf, queue: queue.settle(queue.lease(50)),
     "lease and ack with results": lambda hf, queue: queue.settle(
@@ -154,6 +186,9 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "a page further on": lambda hf, queue: hf.store.browse(View(queue.name), "4.100", 20, 0),
     "delayed": lambda hf, queue: hf.store.browse(View(queue.name, State.DELAYED), None, 20, 0),
     "leased": lambda hf, queue: hf.store.browse(View(queue.name, State.LEASED), None, 20, 0),
+    "hold and finish": _hold_and_finish,
+    "hold and release": _hold_and_release,
+    "records": _records,
     "trim": lambda hf, queue: hf.store.trim(queue.name, before=1, keep=10**6, limit=100),
 }
 
@@ -171,7 +206,7 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
             ACTS[act](queues, queue)
         assert watched.plans
         for plan in watched.plans:
-            assert not re.search(r"Seq Scan on \w*(message|log|queue)", plan), plan
+            assert not re.search(r"Seq Scan on \w*(message|log|queue|record)", plan), plan
             assert not re.search(r"Bitmap|Hash Join.*message", plan), plan
         costs.append(watched.buffers)
     shallow, deep = costs
@@ -181,17 +216,25 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
 
 KEPT_TO: dict[str, set[str]] = {
     store.LEASE: {"message_ready", "message_delayed"},
+    store.HOLD: {"message_ready", "message_delayed"},
     store.PROMOTE: {"message_delayed"},
+    store.BATCH: {"message_batch"},
     store.OVERDUE: {"message_leased"},
     store.GET: {"message_pkey"},
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},
+    settle.FINISH_BATCH: {"message_batch"},
+    settle.FIRST_ID: {"message_batch"},
     settle.FENCE: {"message_pkey"},
     settle.EXTEND: {"message_pkey"},
     settle.PUT_BACK: {"message_pkey"},
     browse.READY: {"message_ready"},
     browse.DELAYED: {"message_delayed"},
     browse.LEASED: {"message_leased"},
+    records.CHANGE: {"record_pkey"},
+    records.READ: {"record_pkey"},
+    records.DELETE: {"record_pkey"},
+    records.DROP: {"record_pkey"},
 }
 
 
@@ -211,8 +254,9 @@ def test_plans_made_while_all_is_empty_are_the_right_ones_already(
         seen = dict(zip(watched.statements, watched.plans, strict=True))
     for statement, indexes in KEPT_TO.items():
         plan = seen[hf.store._sql(statement)]
-        assert set(re.findall(r"using (message_\w+)", plan)) == indexes, f"{statement}\n{plan}"
-        assert not re.search(r"Seq Scan on \w*(message|log)", plan), plan
+        used = re.findall(r"using ((?:message|record)_\w+)", plan)
+        assert set(used) == indexes, f"{statement}\n{plan}"
+        assert not re.search(r"Seq Scan on \w*(message|log|record)", plan), plan
 
 
 @pytest.mark.promise("LIFE-12")

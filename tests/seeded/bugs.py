@@ -21,6 +21,7 @@ STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
 CONNECTIONS = "stores/sqlite/connections.py"
 PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
 PG_SQL = "stores/postgres/statements.py"
+BATCHES, ON_BATCHES = "batches.py", "batches/test_batches.py"
 
 BUGS = [
     Bug(
@@ -131,8 +132,8 @@ BUGS = [
     Bug(
         "the message's own time-out is ignored",
         STORE,
-        "coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)",
-        ":timeout",
+        "deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)",
+        "deadline = :now + :timeout",
         "test_overdue.py",
     ),
     Bug(
@@ -263,9 +264,9 @@ BUGS = [
     ),
     Bug(
         "what never started counts as failed",
-        WORKER,
-        "            return lifecycle.released(lease, now)\n",
-        "            return lifecycle.nacked(lease, [], policy, now, self._at.rng)\n",
+        "handlers.py",
+        "        return lifecycle.released(lease, now)\n",
+        "        return lifecycle.nacked(lease, [], policy, now, rng)\n",
         "test_handling.py",
     ),
     Bug(
@@ -386,5 +387,140 @@ BUGS = [
         "history, body, n)\n  ORDER BY n\n",
         "history, body, n)\n  ORDER BY -n\n",
         "test_enqueueing.py",
+    ),
+    Bug(
+        "what is held has a deadline",
+        STORE,
+        "return len(self._take(ask, now, TAKE_HELD)[1])",
+        "return len(self._take(ask, now, TAKE)[1])",
+        "test_holding.py",
+    ),
+    Bug(
+        "a name is finished in every queue",
+        SETTLE,
+        "WHERE batch = ? AND qid = ? AND state = 2",
+        "WHERE batch = ? AND ? IS NOT NULL AND state = 2",
+        "test_holding.py",
+    ),
+    Bug(
+        "what is finished by its name is not counted",
+        SETTLE,
+        "        counts.add(qid, part, LEASED, -n)\n        counts.add(qid, part, DONE, n)\n",
+        "        counts.add(qid, part, LEASED, -n)\n",
+        "test_holding.py",
+    ),
+    Bug(
+        "a record is written over any revision",
+        "stores/sqlite/records.py",
+        "if revision is not None and revision != known:",
+        "if False:",
+        "test_recording.py",
+    ),
+    Bug(
+        "a receipt does not stop the second batch",
+        STORE,
+        'if receipt is not None and not records.put(db, "receipt", receipt, b"", 0, now):',
+        'if receipt is not None and not records.put(db, "receipt", receipt, b"", None, now):',
+        "test_recording.py",
+    ),
+    Bug(
+        "a piece ends before its last row",
+        "stores/__init__.py",
+        "rows = [row for row in rows if row[0] <= last]",
+        "rows = [row for row in rows if row[0] < last]",
+        "test_splitting.py",
+    ),
+    Bug(
+        "a view is cut only once",
+        "stores/sqlite/browse.py",
+        "for a, b in rows[: max(0, count - 1) // step]]",
+        "for a, b in rows[:1]]",
+        "test_splitting.py",
+    ),
+    Bug(
+        "a sweep gives back what is sealed",
+        BATCHES,
+        "unsealed = query.hold and not query.sealed and query.expires_at <= now",
+        "unsealed = query.hold and query.expires_at <= now",
+        ON_BATCHES,
+    ),
+    Bug(
+        "a batch is acked before its verdicts are looked at",
+        BATCHES,
+        "            retried, dead = apply_verdicts(self._at, query)\n"
+        "            finish(self._at, query)\n",
+        "            finish(self._at, query)\n"
+        "            retried, dead = apply_verdicts(self._at, query)\n",
+        ON_BATCHES,
+    ),
+    Bug(
+        "verdicts count that were not published",
+        BATCHES,
+        'prefix, after = f"{query.hold}/{query.judged}/", ""',
+        'prefix, after = f"{query.hold}/", ""',
+        ON_BATCHES,
+    ),
+    Bug(
+        "a second process does not fence off the first",
+        BATCHES,
+        "                run=query.run + 1,\n                name=self._name,",
+        "                run=query.run,\n                name=self._name,",
+        ON_BATCHES,
+    ),
+    Bug(
+        "what comes after a give-back stays held",
+        BATCHES,
+        "        n += release_strays(at, query)\n        lost",
+        "        lost",
+        ON_BATCHES,
+    ),
+    Bug(
+        "a batch that nobody has read counts as an attempt",
+        BATCHES,
+        "        return lifecycle.released(lease, now)\n\n    n = 0",
+        "        return replace(lifecycle.released(lease, now), attempts=1)\n\n    n = 0",
+        ON_BATCHES,
+    ),
+    Bug(
+        "a batch that another process reserved is settled",
+        BATCHES,
+        "if query.hold and query.hold != start.hold:",
+        "if False:",
+        ON_BATCHES,
+    ),
+    Bug(
+        "an old checkpoint goes on",
+        BATCHES,
+        "        if start.batch < query.settled:\n",
+        "        if False:\n",
+        ON_BATCHES,
+    ),
+    Bug(
+        "postgres: what is held has a deadline",
+        PG_SQL,
+        '%(timeout)s)", str(NO_DEADLINE)\n',
+        '%(timeout)s)", "%(now)s + %(timeout)s"\n',
+        "test_holding.py",
+    ),
+    Bug(
+        "postgres: a name is finished in every queue",
+        PG_SETTLE,
+        "SELECT ctid FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2",
+        "SELECT ctid FROM holdfast.message WHERE batch = %(batch)s AND state = 2",
+        "test_holding.py",
+    ),
+    Bug(
+        "postgres: a record is written over any revision",
+        "stores/postgres/records.py",
+        "AND revision = %(revision)s RETURNING 1",
+        "AND revision > 0 RETURNING 1",
+        "test_recording.py",
+    ),
+    Bug(
+        "postgres: a receipt does not stop the second batch",
+        PG_STORE,
+        "if receipt is not None and not records.note(",
+        "if receipt is not None and None is records.note(",
+        "test_recording.py",
     ),
 ]

@@ -51,6 +51,7 @@ def source(tmp_path: Path) -> Path:
 def test_the_suite_passes_on_a_copy_without_a_bug(source: Path) -> None:
     for store in ("sqlite", "postgres"):
         assert run_suite(source, ["tests/conformance/test_keeping.py"], store) == 0
+    assert run_suite(source, ["tests/batches/test_batches.py"]) == 0
     where = [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"]
     env = {**os.environ, "PYTHONPATH": str(source)}
     shown = subprocess.run(where, env=env, capture_output=True, text=True, check=True).stdout
@@ -64,4 +65,5 @@ def test_a_seeded_bug_is_caught(source: Path, bug: Bug) -> None:
     assert text.count(bug.old) == 1, "this bug no longer applies: mend it"
     file.write_text(text.replace(bug.old, bug.new))
     store = "postgres" if "postgres" in bug.file else "sqlite"
-    assert run_suite(source, [f"tests/conformance/{bug.caught_by}"], store) == 1, "nothing noticed"
+    tests = bug.caught_by if "/" in bug.caught_by else f"conformance/{bug.caught_by}"
+    assert run_suite(source, [f"tests/{tests}"], store) == 1, "nothing noticed"

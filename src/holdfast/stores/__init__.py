@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import InvalidArgument, MissingExtra, did_you_mean
-from holdfast.store import Store
+from holdfast.store import Entry, Page, Store, View
 
 SCHEMES = {
     "memory": ("holdfast.stores.memory", None),
@@ -56,3 +57,14 @@ def read_cursor(after: str | None) -> tuple[int, int]:
     except ValueError:
         raise InvalidArgument("after", f"{after!r} is not a cursor of this queue") from None
     return first, second
+
+
+def page_of(
+    rows: Sequence[tuple[tuple[int, int], Entry]], view: View, limit: int, end: int
+) -> Page:
+    """A page of rows in order, each with its cursor; one beyond the limit says there are more."""
+    if view.to is not None:
+        last = read_cursor(view.to)
+        rows = [row for row in rows if row[0] <= last]
+    after = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
+    return Page([entry for _, entry in rows[:limit]], after, str(end))

@@ -16,8 +16,9 @@ import msgspec
 
 from holdfast import clock
 from holdfast.errors import InvalidArgument, QueueNotFound
-from holdfast.message import Finished, Lease, Message, dlq_of, home_of, is_dlq
+from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.store import (
+    NO_DEADLINE,
     Claim,
     Enqueued,
     Entry,
@@ -26,6 +27,7 @@ from holdfast.store import (
     Page,
     QueueSpec,
     QueueStats,
+    Record,
     Settled,
     State,
     Target,
@@ -33,7 +35,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import read_cursor, url_options
+from holdfast.stores import page_of, read_cursor, url_options
 
 
 @dataclass
@@ -64,6 +66,7 @@ class _State:
     log: dict[str, dict[str, _Done]] = field(default_factory=dict[str, dict[str, _Done]])
     done: dict[str, int] = field(default_factory=dict[str, int])
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+    records: dict[tuple[str, str], Record] = field(default_factory=dict[tuple[str, str], Record])
 
 
 def open_url(url: str) -> MemoryStore:
@@ -122,12 +125,19 @@ class MemoryStore:
             return True
 
     def enqueue(
-        self, messages: Sequence[Message], now: int, *, within: Any = None
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
     ) -> list[Enqueued]:
         _no_transaction(within)
         with self._changed:
             for message in messages:
                 self._must_exist(message.queue)
+            if receipt is not None and not self.put_record("receipt", receipt, b"", 0, now):
+                return [Enqueued.HELD] * len(messages)
             answers = [self._enqueue(message) for message in messages]
             self._changed.notify_all()
             return answers
@@ -153,6 +163,22 @@ class MemoryStore:
             ]
             ready.sort(key=lambda row: (-row.lane, row.place))
             return [self._lease(row, ask, now) for row in ready[: ask.limit]]
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        with self._lock:
+            leases = self.lease(ask, now)
+            for lease in leases:
+                row = self._state.rows[home_of(ask.queue), lease.id]
+                row.lease = msgspec.structs.replace(lease, deadline=NO_DEADLINE)
+            return len(leases)
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        with self._lock:
+            held = self.leased(queue, batch, None, limit)
+            for lease in held:
+                ack = Transition(Verb.ACK, queue, lease.id, Target.DONE, lease.token, status=status)
+                self._finish(self._state.rows[home_of(queue), lease.id], ack, now)
+            return len(held)
 
     def _lease(self, row: _Row, ask: LeaseAsk, now: int) -> Lease:
         message = row.message
@@ -259,23 +285,31 @@ class MemoryStore:
 
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._lock:
+            self._must_exist(queue)
             rows = [row for row in self._held(queue) if row.batch == batch]
             held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
             return [lease for lease in held if lease.id > (after or "")][:limit]
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._lock:
-            self._must_exist(view.queue)
-            keyed = sorted(self._entries(view, now), key=lambda pair: pair[0])
-            end = str(self._seq)
+            keyed = self._in_order(view, now)
+            end = self._seq
         if view.upto is not None:
             keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
         start = read_cursor(after)
-        rest = [pair for pair in keyed if pair[0] > start]
-        cursor = ".".join(map(str, rest[limit - 1][0])) if len(rest) > limit else None
-        return Page([entry for _, entry in rest[:limit]], cursor, end)
+        return page_of([pair for pair in keyed if pair[0] > start], view, limit, end)
 
-    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, ...], Entry]]:
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        with self._lock:
+            keyed = self._in_order(view, now)
+        step = max(1, -(-len(keyed) // parts))
+        return [".".join(map(str, key)) for key, _ in keyed[step - 1 : -1 : step]]
+
+    def _in_order(self, view: View, now: int) -> list[tuple[tuple[int, int], Entry]]:
+        self._must_exist(view.queue)
+        return sorted(self._entries(view, now), key=lambda pair: pair[0])
+
+    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
         if view.state is State.LOG:
             for done in self._state.log[view.queue].values():
                 wanted = view.id in (None, done.finished.message.id)
@@ -360,6 +394,38 @@ class MemoryStore:
             claim = Claim(name, owner, epoch, now + ttl_ms)
             self._state.claims[name] = claim
             return claim if ttl_ms else None
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        with self._lock:
+            records = self._state.records
+            stored = records.get((kind, name))
+            known = stored.revision if stored else 0
+            if revision is not None and revision != known:
+                return False
+            if value is None:
+                records.pop((kind, name), None)
+            else:
+                records[kind, name] = Record(name, value, known + 1, now)
+            return True
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        with self._lock:
+            found = [r for (k, _), r in sorted(self._state.records.items()) if k == kind]
+        return [r for r in found if r.name.startswith(prefix) and r.name > after][:limit]
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        with self._lock:
+            found = self.records(kind, prefix=prefix, limit=2**62)
+            drop = [r for r in found if before is None or r.updated_at < before][:limit]
+            for record in drop:
+                del self._state.records[kind, record.name]
+            return len(drop)
 
     def publish(self, events: Sequence[Event]) -> None:
         with self._changed:

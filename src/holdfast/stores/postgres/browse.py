@@ -76,6 +76,41 @@ def page(
     return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
 
 
+# Every so many rows of an index walk: where one piece of a view ends.
+_CUTS = """
+SELECT a, b FROM (
+  SELECT {first} AS a, {second} AS b, row_number() OVER (ORDER BY {first}, {second}) AS n
+  FROM holdfast.{table} WHERE qid = %(qid)s AND {where}
+) walk WHERE n %% %(step)s = 0 ORDER BY a, b
+"""
+_COUNT = "SELECT count(*) FROM holdfast.{table} WHERE qid = %(qid)s AND {where}"
+_SPLITS = {
+    State.READY: ("message", "rank", "place", "state = 0"),
+    State.DELAYED: ("message", "available_at", "seq", "state = 1"),
+    State.LEASED: ("message", "deadline", "seq", "state = 2"),
+    State.LOG: (
+        "log",
+        "finished_at",
+        "seq",
+        "finished_at >= %(since)s AND finished_at < %(until)s",
+    ),
+}
+
+
+def split(db: Connection, sql: Sql, view: View, qid: int, parts: int) -> list[str]:
+    table, first, second, where = _SPLITS[view.state]
+    bind: dict[str, Any] = {
+        "qid": qid,
+        "since": view.since or 0,
+        "until": 2**62 if view.until is None else view.until,
+    }
+    (count,) = db.execute(sql(_COUNT.format(table=table, where=where)), bind).fetchone() or (0,)
+    step = max(1, -(-count // parts))
+    cuts = sql(_CUTS.format(table=table, first=first, second=second, where=where))
+    rows = db.execute(cuts, {**bind, "step": step}).fetchall()
+    return [f"{a}.{b}" for a, b in rows[: max(0, count - 1) // step]]
+
+
 def _entry(row: tuple[Any, ...], view: View) -> Entry:
     if view.state is State.LOG:
         finished = read_finished(row, view.queue, 3)

@@ -52,6 +52,24 @@ WITH gone AS (
 )
 SELECT count(*), CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM gone
 """
+# Index message_batch, then row addresses: what a batch name holds. Repeated until there is none.
+FINISH_BATCH = (
+    FINISH_ALIKE.replace(
+        """WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND deadline IS NOT NULL
+    AND token = ANY(%(tokens)s)""",
+        """WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
+    ORDER BY message.id LIMIT %(limit)s FOR UPDATE)) AND batch || '' = %(batch)s""",
+    ).partition("SELECT count(*), CASE")[0]
+    + "SELECT count(*) FROM gone"
+)
+# Index message_batch: the first id of a batch, if all of its ids were made by the clock.
+FIRST_ID = """
+SELECT (SELECT id::text FROM holdfast.message
+        WHERE batch = %(batch)s AND qid = %(qid)s ORDER BY message.id LIMIT 1)
+WHERE NOT EXISTS (SELECT 1 FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s
+                  AND get_byte(uuid_send(id), 6) >> 4 <> 7)
+"""
 # The same for messages that are locked and compared already, each with its own end.
 FINISH = f"""
 WITH gone AS (
@@ -191,9 +209,13 @@ def finish_bind(moves: Sequence[Transition], now: int, qid: int) -> dict[str, An
 def _made(moves: Sequence[Transition], now: int) -> int:
     """A time before which none of these ids can have finished: a day before the first was made,
     if their times can be trusted."""
-    first = min(move.id for move in moves)
     if any(move.id[14] != "7" for move in moves):
         return 0
+    return made_after(min(move.id for move in moves), now)
+
+
+def made_after(first: str, now: int) -> int:
+    """The same for ids of which all are of our making and this is the first."""
     at = int(first[:8] + first[9:13], 16)
     return at - DAY_MS if at <= now else 0
 

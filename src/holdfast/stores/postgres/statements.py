@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.store import NO_DEADLINE
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
 
 # Primary keys, in order of the ids: two batches that name the same messages never deadlock. The row
@@ -103,8 +104,18 @@ SELECT rank, place, token, deadline, {COLUMNS.replace("id::text", "id")} FROM le
 LEASE = _TAKE.format(pick=PICK)
 LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
 LEASE_ABOVE = _TAKE.format(pick=PICK_ABOVE)
+# The same for `hold`: no deadline, and only told how many.
+HOLD, HOLD_PARTS = (
+    statement[: statement.rindex("SELECT rank")].replace(
+        "%(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)", str(NO_DEADLINE)
+    )
+    + "SELECT count(*) FROM leased"
+    for statement in (LEASE, LEASE_PARTS)
+)
 # When another consumer is at what is due: the rest does not wait for that.
-ANYWAY = {lease: lease.replace(_LIMIT, "%(limit)s") for lease in (LEASE, LEASE_PARTS)}
+ANYWAY = {
+    lease: lease.replace(_LIMIT, "%(limit)s") for lease in (LEASE, LEASE_PARTS, HOLD, HOLD_PARTS)
+}
 
 # Index message_delayed.
 PROMOTE = """

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.resources import files
 from operator import itemgetter
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 import msgspec
 from psycopg import errors
@@ -26,7 +26,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
+from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
     Claim,
@@ -36,13 +36,15 @@ from holdfast.store import (
     Page,
     QueueSpec,
     QueueStats,
+    Record,
     Settled,
     Target,
     Transition,
+    Verb,
     View,
 )
-from holdfast.stores import read_cursor
-from holdfast.stores.postgres import arrays, browse, settle, upkeep
+from holdfast.stores import page_of, read_cursor
+from holdfast.stores.postgres import arrays, browse, records, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,
     Connection,
@@ -73,6 +75,8 @@ from holdfast.stores.postgres.statements import (
     FACTS,
     GET,
     HEADS,
+    HOLD,
+    HOLD_PARTS,
     HOLDS,
     LEASE,
     LEASE_ABOVE,
@@ -102,6 +106,8 @@ it is paused, and whether it exists, is read anew by every lease and every enque
 FOLD_EVERY = 256
 """Writes of one process after which it folds the counts."""
 EVENTS = "event"
+
+T = TypeVar("T")
 
 
 def open_url(url: str) -> PostgresStore:
@@ -251,20 +257,25 @@ class PostgresStore:
         return deleted
 
     def enqueue(
-        self, messages: Sequence[Message], now: int, *, within: Any = None
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
     ) -> list[Enqueued]:
         if not messages:
             return []
         names = sorted({message.queue for message in messages})
         if within is not None:
             with joined(within, self._where, self._id) as db:
-                answers = self._enqueue(db, messages, now, names)
+                answers = self._enqueue(db, messages, now, names, receipt)
                 db.execute(*self._wake.notice(names))
             return answers
-        if len(names) == 1:
+        if len(names) == 1 and receipt is None:
             answers = self._insert(messages, now)
         else:
-            answers = self._db.run(lambda db: self._enqueue(db, messages, now, names))
+            answers = self._db.run(lambda db: self._enqueue(db, messages, now, names, receipt))
         self._wake.tell(names)
         self._fold()
         return answers
@@ -280,8 +291,15 @@ class PostgresStore:
         return _enqueued(messages, row)
 
     def _enqueue(
-        self, db: Connection, messages: Sequence[Message], now: int, names: list[str]
+        self,
+        db: Connection,
+        messages: Sequence[Message],
+        now: int,
+        names: list[str],
+        receipt: str | None,
     ) -> list[Enqueued]:
+        if receipt is not None and not records.note(db, self._sql, receipt, now):
+            return [Enqueued.HELD] * len(messages)
         answers: dict[int, Enqueued] = {}
         for name in names:
             mine = [(n, message) for n, message in enumerate(messages) if message.queue == name]
@@ -294,6 +312,23 @@ class PostgresStore:
         return [answers[n] for n in range(len(messages))]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        rows = self._lease(ask, now, LEASE, LEASE_PARTS, self._take)
+        return [take_lease(row, ask, now) for row in rows or ()]
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        def count(statement: str, bind: dict[str, Any]) -> int:
+            return self._run(statement, bind)[0][0]
+
+        return self._lease(ask, now, HOLD, HOLD_PARTS, count) or 0
+
+    def _lease(
+        self,
+        ask: LeaseAsk,
+        now: int,
+        statement: str,
+        of_partitions: str,
+        take: Callable[[str, dict[str, Any]], T],
+    ) -> T | None:
         bind: dict[str, Any] = {
             "queue": ask.queue,
             "limit": ask.limit,
@@ -303,18 +338,34 @@ class PostgresStore:
             "batch": ask.batch,
             "now": now,
         }
-        statement = LEASE
         if ask.partitions is not None and self._must_exist(ask.queue).spec.partitions > 1:
-            statement = LEASE_PARTS
+            statement = of_partitions
             bind["partitions"] = list(ask.partitions)
         elif ask.partitions is not None and 0 not in ask.partitions:
-            return []
-        rows = self._take(statement, bind)
-        if not rows and self._promote(ask.queue, now):
-            rows = self._take(statement, bind) or self._take(ANYWAY[statement], bind)
-        if rows:
+            return None
+        taken = take(statement, bind)
+        if not taken and self._promote(ask.queue, now):
+            taken = take(statement, bind) or take(ANYWAY[statement], bind)
+        if taken:
             self._fold()
-        return [take_lease(row, ask, now) for row in rows]
+        return taken
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        bind: dict[str, Any] = {
+            "qid": self._must_exist(queue).qid,
+            "batch": batch,
+            "limit": limit,
+            "now": now,
+            "day": 0 if status is None else now // DAY_MS,
+            "status": status,
+            "verb": Verb.ACK.value,
+        }
+        first = self._run(settle.FIRST_ID, bind)
+        bind["since"] = settle.made_after(first[0][0], now) if first and first[0][0] else 0
+        n = self._run(settle.FINISH_BATCH, bind)[0][0]
+        if n:
+            self._fold()
+        return n
 
     def _take(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         """In the order of the line. Looks from the bottom, or from where it was worked off to."""
@@ -406,8 +457,11 @@ class PostgresStore:
             return end, browse.page(db, self._sql, view, qid, cursor, limit + 1, now)
 
         end, rows = self._snapshot(read)
-        following = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
-        return Page([entry for _, entry in rows[:limit]], following, str(end))
+        return page_of(rows, view, limit, end)
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        qid = self._must_exist(view.queue).qid
+        return self._snapshot(lambda db: browse.split(db, self._sql, view, qid, parts))
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
         bind = {"home": self._must_exist(queue).qid // 2, "ids": arrays.uuids(ids)}
@@ -485,6 +539,25 @@ class PostgresStore:
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         rows = self._run(CLAIM, {"name": name, "owner": owner, "ttl": ttl_ms, "now": now})
         return Claim(name, owner, rows[0][0], now + ttl_ms) if rows and ttl_ms else None
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        statement, bind = records.put(kind, name, value, revision, now)
+        return bool(self._run(statement, bind)) or (value is None and revision is None)
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        bind = {"kind": kind, "prefix": prefix, "after": after, "limit": limit}
+        return [Record(*row) for row in self._run(records.READ, bind)]
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        before = 2**62 if before is None else before
+        bind = {"kind": kind, "prefix": prefix, "after": "", "before": before, "limit": limit}
+        return len(self._run(records.DROP, bind))
 
     def publish(self, events: Sequence[Event]) -> None:
         def write(db: Connection) -> None:

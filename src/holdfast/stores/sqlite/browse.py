@@ -94,6 +94,36 @@ def _find(
     return [((row[0], row[1]), _entry(row, view)) for row in rows if (row[0], row[1]) > after]
 
 
+# Every so many rows of an index walk: where one piece of a view ends.
+_CUTS = """
+SELECT a, b FROM (
+  SELECT {first} AS a, {second} AS b, row_number() OVER (ORDER BY {first}, {second}) AS n
+  FROM holdfast_{table} WHERE qid = :qid AND {where}
+) WHERE n % :step = 0
+"""
+_COUNT = "SELECT count(*) FROM holdfast_{table} WHERE qid = :qid AND {where}"
+_SPLITS = {
+    State.READY: ("message", "9 - lane", "place", "state = 0"),
+    State.DELAYED: ("message", "available_at", "seq", "state = 1"),
+    State.LEASED: ("message", "deadline", "seq", "state = 2"),
+    State.LOG: ("log", "finished_at", "seq", "finished_at >= :since AND finished_at < :until"),
+}
+
+
+def split(db: sqlite3.Cursor, view: View, qid: int, parts: int, now: int) -> list[str]:
+    table, first, second, where = _SPLITS[view.state]
+    bind = {
+        "qid": qid,
+        "since": view.since or 0,
+        "until": 2**62 if view.until is None else view.until,
+    }
+    (count,) = db.execute(_COUNT.format(table=table, where=where), bind).fetchone()
+    step = max(1, -(-count // parts))
+    cuts = _CUTS.format(table=table, first=first, second=second, where=where)
+    rows = db.execute(cuts, {**bind, "step": step}).fetchall()
+    return [f"{a}.{b}" for a, b in rows[: max(0, count - 1) // step]]
+
+
 def _read(db: sqlite3.Cursor, walks: list[str], bind: dict[str, Any]) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for walk in walks:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.store import Settled, Target, Transition
+from holdfast.store import Settled, Target, Transition, Verb
 from holdfast.stores.rows import write_history
 
 SEQ_MAX = 2**62
@@ -56,6 +56,10 @@ UPDATE holdfast_message SET home = ?, qid = ?, state = ?, lane = ?, place = ?,
   first_leased_at = coalesce(first_leased_at, ?), batch = NULL
 WHERE seq = ?
 """
+HELD_BY = """
+SELECT seq, part, lease FROM holdfast_message WHERE batch = ? AND qid = ? AND state = 2
+ORDER BY id LIMIT ?
+"""
 LAST = "SELECT token, verb, state FROM holdfast_message WHERE home = ? AND id = ?"
 LAST_LOGGED = "SELECT lease, seq, verb FROM holdfast_log WHERE qid = ? AND id = ?"
 LET_GO = "UPDATE holdfast_lease SET open = open - ? WHERE lease = ?"
@@ -87,9 +91,36 @@ def settle(db: sqlite3.Cursor, moves: Sequence[Transition], now: int) -> list[Se
         for wave in _waves(moves):
             batch.apply(wave)
     batch.counts.write(db)
-    db.executemany(LET_GO, [(n, lease) for lease, n in batch.let_go.items()])
-    db.executemany(FORGET_LEASE, [(lease,) for lease in batch.let_go])
+    _let_go(db, batch.let_go)
     return batch.answers
+
+
+def finish(
+    db: sqlite3.Cursor, qid: int, batch: str, limit: int, now: int, status: str | None
+) -> int:
+    """Ack what a batch name holds; index holdfast_batch."""
+    held = db.execute(HELD_BY, (batch, qid, limit)).fetchall()
+    if not held:
+        return 0
+    seqs = _list([seq for seq, _, _ in held])
+    written = 0
+    if status is not None:
+        written = db.execute(FINISH_ALIKE, (now, status, Verb.ACK.value, seqs)).rowcount
+    db.execute(FORGET, (seqs,))
+    counts = Counts()
+    for part, n in Counter(part for _, part, _ in held).items():
+        counts.add(qid, part, LEASED, -n)
+        counts.add(qid, part, DONE, n)
+        counts.add(qid, part, LOGGED, min(n, written))
+        written -= min(n, written)
+    counts.write(db)
+    _let_go(db, Counter(lease for _, _, lease in held))
+    return len(held)
+
+
+def _let_go(db: sqlite3.Cursor, leases: Counter[int]) -> None:
+    db.executemany(LET_GO, [(n, lease) for lease, n in leases.items()])
+    db.executemany(FORGET_LEASE, [(lease,) for lease in leases])
 
 
 def next_number(db: sqlite3.Cursor, name: str, n: int) -> int:

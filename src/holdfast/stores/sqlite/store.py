@@ -21,9 +21,10 @@ import msgspec
 
 from holdfast import clock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
-from holdfast.message import DLQ_SUFFIX, Lease, Message, home_of, is_dlq
+from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
+    NO_DEADLINE,
     Claim,
     Enqueued,
     Event,
@@ -31,14 +32,15 @@ from holdfast.store import (
     Page,
     QueueSpec,
     QueueStats,
+    Record,
     Settled,
     Target,
     Transition,
     View,
 )
-from holdfast.stores import read_cursor, url_options
+from holdfast.stores import page_of, read_cursor, url_options
 from holdfast.stores.rows import COLUMNS, WIDTH, read_message
-from holdfast.stores.sqlite import browse, settle
+from holdfast.stores.sqlite import browse, records, settle
 from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import (
     LEASED_COLUMNS,
@@ -92,6 +94,9 @@ UPDATE holdfast_message SET
   deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
+TAKE_HELD = TAKE.replace(
+    ":now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)", str(NO_DEADLINE)
+)
 HOLD = "INSERT INTO holdfast_lease VALUES (?, ?, ?, ?, ?)"
 PART = 1  # where `part` stands in what PICK returns
 
@@ -217,13 +222,20 @@ class SQLiteStore:
             return True
 
     def enqueue(
-        self, messages: Sequence[Message], now: int, *, within: Any = None
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
     ) -> list[Enqueued]:
         if not messages:
             return []
         counts = Counts()
         with self._writing(within) as db:
             qids = {name: _must_exist(db, name) for name in {m.queue for m in messages}}
+            if receipt is not None and not records.put(db, "receipt", receipt, b"", 0, now):
+                return [Enqueued.HELD] * len(messages)
             first = next_number(db, "seq", len(messages)) - len(messages) + 1
             rows: list[tuple[Any, ...]] = []
             for seq, message in enumerate(messages, first):
@@ -243,13 +255,20 @@ class SQLiteStore:
         return [Enqueued.STORED if row[0] in kept else Enqueued.HELD for row in rows]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        lease, rows = self._take(ask, now, TAKE)
+        return [take_lease(row, ask, lease, now) for row in rows]
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        return len(self._take(ask, now, TAKE_HELD)[1])
+
+    def _take(self, ask: LeaseAsk, now: int, take: str) -> tuple[int, list[tuple[Any, ...]]]:
         with self._db.peek() as db:
             if not _anything(db, ask.queue, now):
-                return []
+                return 0, []
         with self._writing(quiet=True) as db:
             found = _anything(db, ask.queue, now)
             if not found:
-                return []
+                return 0, []
             qid, partitions, due = found
             counts = Counts()
             if due:
@@ -266,12 +285,16 @@ class SQLiteStore:
                 "timeout": ask.timeout_ms,
                 "seqs": msgspec.json.encode([row[0] for row in rows]).decode(),
             }
-            db.execute(TAKE, bind)
+            db.execute(take, bind)
             for part, n in Counter(row[PART] for row in rows).items():
                 counts.add(qid, part, READY, -n)
                 counts.add(qid, part, LEASED, n)
             counts.write(db)
-        return [take_lease(row, ask, lease, now) for row in rows]
+        return lease, rows
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        with self._writing(quiet=True) as db:
+            return settle.finish(db, _must_exist(db, queue), batch, limit, now, status)
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
@@ -303,8 +326,11 @@ class SQLiteStore:
             qid = _must_exist(db, view.queue)
             rows = browse.page(db, view, qid, read_cursor(after), limit + 1, now)
             (end,) = db.execute("SELECT value FROM holdfast_meta WHERE name = 'seq'").fetchone()
-        cursor = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
-        return Page([entry for _, entry in rows[:limit]], cursor, str(end))
+        return page_of(rows, view, limit, end)
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        with self._db.snapshot() as db:
+            return browse.split(db, view, _must_exist(db, view.queue), parts, now)
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
         with self._db.read() as db:
@@ -372,6 +398,24 @@ class SQLiteStore:
                 (name, owner, epoch, claim.expires_at),
             )
             return claim if ttl_ms else None
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        with self._writing(quiet=True) as db:
+            return records.put(db, kind, name, value, revision, now)
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        with self._db.read() as db:
+            return records.read(db, kind, prefix, after, limit)
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        with self._writing(quiet=True) as db:
+            return records.drop(db, kind, prefix, before, limit)
 
     def publish(self, events: Sequence[Event]) -> None:
         with self._writing() as db:
