@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.demo.screen import Screen
+from holdfast.errors import MissingExtra
 
 SWEEP_EVERY_MS = 200
 
@@ -20,14 +21,14 @@ def main() -> int:
     screen = Screen(plain=args.plain)
     try:
         if args.keep is not None:
-            return run(screen, args.keep.absolute(), keep=True)
+            return run(screen, args.keep.absolute(), keep=True, spark=not args.no_spark)
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            return run(screen, Path(folder, "shop.db"), keep=False)
+            return run(screen, Path(folder, "shop.db"), keep=False, spark=not args.no_spark)
     except KeyboardInterrupt:
         return 130
 
 
-def run(screen: Screen, path: Path, *, keep: bool) -> int:
+def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
     _set_environment(path)
     began = time.monotonic()
     where = "kept" if keep else "removed at the end; --keep FILE keeps it"
@@ -37,9 +38,11 @@ def run(screen: Screen, path: Path, *, keep: bool) -> int:
 
         with shop.hf:
             seen = story.tell(screen)
-        sums.life_of_one(screen, seen)
-        sums.the_day(screen, seen)
-        fits = sums.add_up(screen, seen)
+            sums.life_of_one(screen, seen)
+            sums.the_day(screen, seen)
+            fits = sums.add_up(screen, seen)
+            if spark:
+                fits = _on_spark(screen) and fits
     except Exception as error:
         screen.bad(f"{type(error).__name__}: {error}")
         return 1
@@ -51,6 +54,17 @@ def run(screen: Screen, path: Path, *, keep: bool) -> int:
     if keep:
         screen.say(f"\nLook around: holdfast --url sqlite:///{quote(str(path))} log orders")
     return 0 if fits else 1
+
+
+def _on_spark(screen: Screen) -> bool:
+    from holdfast.demo import lake
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-lake-") as folder:
+            return lake.tell(screen, Path(folder))
+    except MissingExtra as missing:
+        screen.say(f"Left out: {missing}")
+        return True
 
 
 def _set_environment(path: Path) -> None:
@@ -65,6 +79,7 @@ def _set_environment(path: Path) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--plain", action="store_true", help="no colours, no live view")
+    parser.add_argument("--no-spark", action="store_true", help="leave out the part on Spark")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a new SQLite file to leave")
     args = parser.parse_args()
     if args.keep is not None and args.keep.exists():

@@ -15,7 +15,7 @@ DEADLY: tuple[Kind, ...] = ("no VAT rate", "out of stock")
 
 
 def make_orders() -> list[Order]:
-    return [_order(number) for number in range(1, ORDERS + 1)]
+    return [order(number) for number in range(1, ORDERS + 1)]
 
 
 def kind_of(order: Order) -> Kind:
@@ -32,7 +32,7 @@ def count_kinds(orders: list[Order]) -> Counter[Kind]:
     return Counter(kind_of(order) for order in orders)
 
 
-def _order(number: int) -> Order:
+def order(number: int) -> Order:
     item = ("anchor", "compass", "lantern", "rope", "sextant")[number % 5]
     country = ("AT", "CH", "DE", "FR", "IT")[number // 5 % 5]
     cents = 1999 + number * 731 % 18000

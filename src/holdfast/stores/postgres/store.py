@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -44,7 +44,7 @@ from holdfast.store import (
     View,
 )
 from holdfast.stores import page_of, read_cursor
-from holdfast.stores.postgres import arrays, browse, records, settle, upkeep
+from holdfast.stores.postgres import arrays, arrow, browse, records, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,
     Connection,
@@ -609,6 +609,17 @@ class PostgresStore:
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Vacuum what is written most, fold the counts, make and drop the log's days."""
         self._upkeep.tidy(now, log_before)
+
+    def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
+        """A part of a view (there are `arrow.walks` of them) as Arrow; see spark/arrow.py."""
+        qid = self._must_exist(view.queue).qid
+        statement = arrow.view_statement(view, qid, now, walk, after)
+        return arrow.read(self._where, self._sql, statement)
+
+    def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
+        """What a batch name holds, by id, as Arrow."""
+        statement = arrow.batch_statement(self._must_exist(queue).qid, batch, after)
+        return arrow.read(self._where, self._sql, statement)
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""

@@ -1,0 +1,288 @@
+"""What runs on the executors when handlers run on Spark: a try around every message.
+
+A part of a batch goes in, one row for each message comes out: whether it went well, the verdict
+where there is something to write down, and what goes to the sink. Nothing is changed in the store
+from here: a task may run twice.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from holdfast import batches
+from holdfast.batches import Judged
+from holdfast.handlers import (
+    Handler,
+    Problem,
+    Registry,
+    Verdict,
+    attempt,
+    attempt_async,
+    result_of,
+    run,
+    run_async,
+    verdict_of,
+)
+from holdfast.message import Lease
+from holdfast.policy import Policy
+from holdfast.process import Child
+from holdfast.queue import Context
+from holdfast.spark import columns
+from holdfast.spark.connections import patiently
+from holdfast.spark.options import STORE_TIMEOUT_S
+
+MISFIT = "SchemaMismatch"
+
+
+@dataclass
+class Plan:
+    """Pickled into an option of the stream: the same on the driver and on every executor."""
+
+    policy: Policy
+    handlers: list[Handler] = field(default_factory=list)
+    function: Handler | None = None
+    """A row transformation; its result is the row."""
+    value: StructType = field(default_factory=lambda: columns.VALUE)
+    executor: str = "thread"
+    concurrency: int = 1
+    time_limit: float | None = None
+    with_lease: bool = False
+    """The plain columns with the lease beside them, for a transformation of whole frames."""
+
+    @property
+    def judges(self) -> bool:
+        return True
+
+    @property
+    def schema(self) -> StructType:
+        return columns.with_lease() if self.with_lease else columns.outcomes(self.value)
+
+
+def run_part(
+    plan: Plan, at: Context, part: str, pages: Iterable[list[Lease]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    hold = part.rpartition(".")[0]
+    if plan.with_lease:
+        for leases in pages:
+            yield _with_leases(leases, hold, schema)
+        return
+    runner = _Runner(plan)
+    try:
+        for leases in pages:
+            yield _outcomes(runner, leases, hold, schema)
+    finally:
+        runner.close()
+
+
+def _with_leases(leases: list[Lease], hold: str, schema: pa.Schema) -> pa.RecordBatch:
+    plain = pa.schema([field for field in schema if field.name not in ("hold", "lease")])
+    rows = columns.of_messages([lease.message for lease in leases], plain)
+    judged = [batches.encode_judged([Judged(bare(lease), Verdict())]) for lease in leases]
+    holds = pa.array([hold] * len(leases), pa.string())
+    arrays = [*rows.columns, holds, pa.array(judged, pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def bare(lease: Lease) -> Lease:
+    """The lease without the body, which no verdict needs."""
+    return msgspec.structs.replace(lease, message=msgspec.structs.replace(lease.message, body=b""))
+
+
+class _Outcome(msgspec.Struct):
+    verdict: Verdict
+    value: Any = None
+
+
+def _outcomes(runner: _Runner, leases: list[Lease], hold: str, schema: pa.Schema) -> pa.RecordBatch:
+    outcomes = runner.run(leases)
+    kind = schema.field("value").type
+    values = _fit(outcomes, kind)
+    judged = [
+        batches.encode_judged([Judged(bare(lease), outcome.verdict)])
+        if _says_something(lease, outcome.verdict)
+        else None
+        for lease, outcome in zip(leases, outcomes, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([lease.id for lease in leases], pa.string()),
+            pa.array([hold] * len(leases), pa.string()),
+            pa.array([not outcome.verdict.problems for outcome in outcomes], pa.bool_()),
+            pa.array(judged, pa.binary()),
+            values,
+        ],
+        schema=schema,
+    )
+
+
+def _says_something(lease: Lease, verdict: Verdict) -> bool:
+    """Whether it is more than a plain ack, which needs no words."""
+    if verdict.problems or lease.message.history.handled:
+        return True
+    return any(result is not None for result in verdict.results.values())
+
+
+class _Runner:
+    """Calls handlers as a worker does: in this thread, in a few, on a loop, or in a process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._registry = Registry()
+        for handler in plan.handlers:
+            self._registry.add(handler)
+        self._child = Child(plan.handlers) if plan.executor == "process" else None
+        self._pool: ThreadPoolExecutor | None = None
+        functions = [plan.function] if plan.function else plan.handlers
+        self._is_async = self._child is None and any(one.is_async for one in functions)
+        if not self._is_async and self._child is None and plan.concurrency > 1:
+            self._pool = ThreadPoolExecutor(plan.concurrency, "holdfast-handler")
+
+    def run(self, leases: list[Lease]) -> list[_Outcome]:
+        if self._is_async:
+            return asyncio.run(self._run_async(leases))
+        if self._pool is not None:
+            return list(self._pool.map(self._one, leases))
+        return [self._one(lease) for lease in leases]
+
+    def _one(self, lease: Lease) -> _Outcome:
+        if self._plan.function is not None:
+            return _transformed(attempt(self._plan.function, lease))
+        handlers = self._registry.due(lease.message)
+        if not handlers:
+            return _handled(lease, self._registry.nothing_due(lease.message))
+        if self._child is None:
+            return _handled(lease, run(handlers, lease))
+        limits = [handler.time_limit or self._plan.time_limit for handler in handlers]
+        known = [limit for limit in limits if limit is not None]
+        return _handled(
+            lease, self._child.run(lease, sum(known) if len(known) == len(limits) else None)
+        )
+
+    async def _run_async(self, leases: list[Lease]) -> list[_Outcome]:
+        room = asyncio.Semaphore(max(self._plan.concurrency, 32))
+
+        async def one(lease: Lease) -> _Outcome:
+            async with room:
+                if self._plan.function is not None:
+                    return _transformed(await attempt_async(self._plan.function, lease))
+                handlers = self._registry.due(lease.message)
+                if not handlers:
+                    return _handled(lease, self._registry.nothing_due(lease.message))
+                return _handled(lease, await run_async(handlers, lease))
+
+        return list(await asyncio.gather(*(one(lease) for lease in leases)))
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+def _handled(lease: Lease, verdict: Verdict) -> _Outcome:
+    if verdict.problems:
+        return _Outcome(verdict)
+    message, result = lease.message, result_of(lease, verdict)
+    payload = None
+    if columns.is_text(message):
+        payload = message.body.decode(errors="replace")
+    value = {
+        "key": message.key,
+        "type": message.type,
+        "payload": payload,
+        "attempts": message.attempts,
+        "enqueued_at": message.enqueued_at * 1000,
+        "result": None if result is None else result.decode(),
+    }
+    return _Outcome(verdict, value)
+
+
+def _transformed(attempted: tuple[Handler, Any, BaseException | None]) -> _Outcome:
+    handler, value, error = attempted
+    if error is not None:
+        return _Outcome(verdict_of([attempted]))
+    return _Outcome(Verdict(results={handler.name: None}), value)
+
+
+def _fit(outcomes: Sequence[_Outcome], kind: pa.StructType) -> pa.Array:
+    """The values as a column. One that does not fit the schema is a verdict on its row alone."""
+    names = [kind.field(n).name for n in range(kind.num_fields)]
+    rows = [_as_row(outcome, names) for outcome in outcomes]
+    try:
+        return pa.array(rows, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    for n, row in enumerate(rows):
+        try:
+            pa.array([row], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            _misfit(outcomes[n], f"{error} (schema: {kind})")
+            rows[n] = None
+    return pa.array(rows, kind)
+
+
+def _as_row(outcome: _Outcome, names: list[str]) -> dict[str, Any] | None:
+    value = outcome.value
+    row = value if value is None or isinstance(value, dict) else _named(value)
+    if row is None and isinstance(value, list | tuple):
+        if len(value) != len(names):
+            _misfit(outcome, f"{len(value)} values for the columns {', '.join(names)}")
+            return None
+        row = dict(zip(names, value, strict=True))
+    if row is None:
+        if value is not None:
+            _misfit(outcome, f"must be a row (a dict, a tuple, a dataclass), not {value!r:.100}")
+        return None
+    unknown = row.keys() - names
+    if unknown:
+        _misfit(outcome, f"{min(unknown)!r} is not in the schema ({', '.join(names)})")
+        return None
+    return row
+
+
+def _named(value: Any) -> dict[str, Any] | None:
+    """The fields of what has names for them."""
+    for method in ("asDict", "_asdict", "model_dump"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else None
+
+
+def _misfit(outcome: _Outcome, text: str) -> None:
+    outcome.verdict = Verdict(problems=(Problem(text, MISFIT),))
+    outcome.value = None
+
+
+def write_verdicts(at: Context, hold: str, attempt: str, rows: Iterable[pa.RecordBatch]) -> int:
+    """In a task: the verdicts of its rows. A repeated task writes the same ones again."""
+    task = TaskContext.get()
+    part = task.partitionId() if task else 0
+
+    def judged() -> Iterator[Judged]:
+        for batch in rows:
+            for value in batch.column("judged").to_pylist():
+                yield from batches.decode_judged(value)
+
+    def write(put: Callable[[], object]) -> object:
+        return patiently(put, "writing verdicts", STORE_TIMEOUT_S)
+
+    return batches.judge(at, hold, attempt, part, judged(), write)
+
+
+def judged_by(lease: bytes, error: str) -> bytes:
+    (judged,) = batches.decode_judged(bytes(lease))
+    verdict = Verdict(problems=(Problem(error, "TransformFailed"),))
+    return batches.encode_judged([Judged(judged.lease, verdict)])
