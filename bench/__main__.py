@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from bench import machine, page, postgres, profiling, report, sqlite
+from bench.console import folder_on_disk, progress
 from bench.plan import Setting
 from bench.processes import ROOT
 from bench.results import Result, Run
@@ -30,7 +28,7 @@ def main() -> None:
     options = _parse()
     console = Console(width=None if sys.stdout.isatty() else 160)
     logging.getLogger("huey").setLevel(logging.ERROR)
-    with _folder() as folder:
+    with folder_on_disk() as folder:
         if options.profile:
             plan = STORES[options.store]
             with plan.stage(folder) as (fresh, _):
@@ -77,7 +75,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
     hold = usual if options.hold is None else options.hold
     with plan.stage(folder) as (fresh, own):
         for name in [options.only] if options.only else plan.MEASURES:
-            with _progress(name) as tell:
+            with progress(name) as tell:
                 at = Setting(fresh, repeats, tell, hold, options.quick)
                 results += plan.MEASURES[name](at)
     settings = {
@@ -89,28 +87,6 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
         "run time": f"{time.monotonic() - start:.0f} s",
     }
     return Run(options.store, settings, {**facts, **own}, plan.PARTIES, results)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[str], None]]:
-    """Who is running right now, on stderr: one live line, or plain lines where nobody watches."""
-    err = Console(stderr=True)
-    if not err.is_terminal:
-        yield lambda what: print(f"{name}: {what}", file=sys.stderr, flush=True)
-        return
-    with err.status(name) as status:
-        yield lambda what: status.update(f"{name}: {what}")
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """On the disk of the repository: a temporary folder may be in memory, where syncs are free."""
-    folder = ROOT / ".build" / "bench" / str(os.getpid())
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,20 @@ shared machine at one hour.
     script/bench{option} --profile  # where a message's time goes
 """
 
+SPARK_HEAD = """\
+# {title}
+
+Written by `script/bench{option} --write`; do not edit. The queue on Spark beside what Spark brings
+itself, in one JVM on `local[2]`, one after the other in turn, each on a fresh {home} (reading: on
+the same one). PostgreSQL syncs every commit. Read the ratios (of each repeat, then the median); the
+absolute figures are those of one shared machine at one hour, with the database, the JVM and the
+Python workers on the same cores.
+
+    script/bench{option}            # everything, {takes}
+    script/bench{option} --quick    # small, and each once
+    script/bench{option} --only read
+"""
+
 
 class Page(msgspec.Struct, frozen=True):
     """What the page of a store is called, and how its run is started."""
@@ -34,6 +48,7 @@ class Page(msgspec.Struct, frozen=True):
     option: str
     home: str
     takes: str
+    head: str = HEAD
 
 
 PAGES = {
@@ -44,6 +59,14 @@ PAGES = {
         " --store postgres",
         "database",
         "about ten minutes",
+    ),
+    "spark": Page(
+        "benchmarks-spark.md",
+        "Benchmarks on Spark",
+        " --spark",
+        "database",
+        "about fifteen minutes",
+        SPARK_HEAD,
     ),
 }
 
@@ -58,16 +81,21 @@ def write(run: Run, docs: Path) -> Path:
     """Where it is written to: every store has a page and a picture of its own."""
     page = PAGES[run.store]
     picture = f"img/bench-{run.store}.svg"
-    rates = [result for result in run.results if result.first("limit")]
+    rates = [result for result in run.results if _is_race(result)]
     (docs / "img").mkdir(exist_ok=True)
     (docs / picture).write_text(plot.bars(rates))
-    head = HEAD.format(**msgspec.structs.asdict(page))
+    head = page.head.format(**msgspec.structs.asdict(page))
     parts = [head, f"![Messages a second, logarithmic]({picture})\n", _targets(run), _losses(run)]
     parts += [_result(result) for result in run.results]
     parts += [_parties(run), _machine(run)]
     path = docs / page.file
     path.write_text("\n".join(parts))
     return path
+
+
+def _is_race(result: Result) -> bool:
+    """Rates of several parties: what a picture can compare."""
+    return result.unit.endswith("/s") and len({row.kind for row in result.rows}) > 1
 
 
 def _targets(run: Run) -> str:

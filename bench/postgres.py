@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import msgspec
 import psycopg
@@ -15,7 +13,7 @@ from bench.contenders import peers_postgres as peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
 from bench.measures import endurance as enduring
 from bench.measures import trickle
-from bench.measures.throughput import Entrant, Fresh
+from bench.measures.throughput import Entrant
 from bench.measures.trickle import Setup
 from bench.plan import (
     Measure,
@@ -27,7 +25,7 @@ from bench.plan import (
     peer_target,
 )
 from bench.results import Result, Target, Who
-from servers.postgres import PostgresServer
+from bench.server import stage as stage  # the plan's own
 
 OURS = Ours(
     Who(
@@ -48,13 +46,6 @@ SETUPS = [
     Setup(peers.PROCRASTINATE, peers.procrastinate_worker_in),
 ]
 
-SERVER = {
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "full_page_writes": "on",
-    "shared_buffers": "512MB",
-    "max_wal_size": "4GB",
-}
 SIZES = (100, 1_000)
 FAST = 20_000
 ONE_BY_ONE = 2_000
@@ -62,49 +53,6 @@ PEER_FAST = 5_000
 PEER_SLOW = 500
 MESSAGES = 200
 P50_MS, P99_MS = 5.0, 20.0
-
-
-@contextmanager
-def stage(folder: Path) -> Iterator[tuple[Fresh, dict[str, str]]]:
-    """One durable server for the whole run; a database of its own for every sample.
-
-    To drop a database is to wait for a checkpoint: everybody starts right after one.
-    """
-    server = PostgresServer(SERVER, folder=folder)
-    try:
-        server.start()
-        with psycopg.connect(server.url, autocommit=True) as db:
-            yield _databases(db, server.url), _facts(db)
-    finally:
-        server.close()
-
-
-def _databases(db: psycopg.Connection, url: str) -> Fresh:
-    names = (f"bench_{n}" for n in itertools.count())
-
-    @contextmanager
-    def fresh() -> Iterator[str]:
-        name = next(names)
-        db.execute(f"CREATE DATABASE {name}".encode())
-        try:
-            yield f"{url.rpartition('/')[0]}/{name}"
-        finally:
-            db.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-
-    return fresh
-
-
-def _facts(db: psycopg.Connection) -> dict[str, str]:
-    """As the server itself says, not as it was told."""
-    rows = db.execute(
-        "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)"
-        " ORDER BY array_position(%s, name)",
-        (list(SERVER), list(SERVER)),
-    )
-    settings = ", ".join(f"{name}={value}" for name, value in rows)
-    return {
-        "PostgreSQL": f"{db.info.parameter_status('server_version')} on the loopback: {settings}"
-    }
 
 
 def enqueue_bulk(at: Setting) -> list[Result]:

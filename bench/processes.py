@@ -29,16 +29,16 @@ class Child:
         )
         self._rest = b""
 
-    def lines(self, n: int) -> list[str]:
+    def lines(self, n: int, *, within: float = ANSWER_S) -> list[str]:
         """The next `n` lines; an error with what it said on stderr if they do not come."""
         out = self._process.stdout
         assert out is not None
-        until = time.monotonic() + ANSWER_S
+        until = time.monotonic() + within
         while self._rest.count(b"\n") < n:
             ready, _, _ = select.select([out], [], [], max(0.0, until - time.monotonic()))
             chunk = os.read(out.fileno(), 65536) if ready else b""
             if not chunk:
-                raise RuntimeError(f"{self._process.args}: {self._complaint()}")
+                raise RuntimeError(f"{self._process.args}: {self._complaint(within)}")
             self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n", n)
         return [line.decode() for line in lines]
@@ -49,9 +49,9 @@ class Child:
         user, system = after_name.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def _complaint(self) -> str:
+    def _complaint(self, waited: float) -> str:
         self._said.seek(0)
-        return self._said.read().decode(errors="replace") or f"no answer in {ANSWER_S} s"
+        return self._said.read().decode(errors="replace") or f"no answer in {waited} s"
 
     def __enter__(self) -> Child:
         return self

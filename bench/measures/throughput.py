@@ -39,7 +39,7 @@ def compare(
     rates: dict[str, list[float]] = {entrant.who.name: [] for entrant in entrants}
     for repeat in range(-1, repeats):  # the first round only warms up
         for entrant in rotated(entrants, repeat):
-            tell(f"{_round(repeat, repeats)}: {entrant.who.name}")
+            tell(f"{round_of(repeat, repeats)}: {entrant.who.name}")
             n = entrant.n if repeat >= 0 else max(100, entrant.n // 10)
             with fresh() as home:
                 seconds = entrant.run(home, n)
@@ -53,5 +53,5 @@ def compare(
     return msgspec.structs.replace(result, targets=judge(result))
 
 
-def _round(repeat: int, repeats: int) -> str:
+def round_of(repeat: int, repeats: int) -> str:
     return f"repeat {repeat + 1} of {repeats}" if repeat >= 0 else "warming up"

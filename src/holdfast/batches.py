@@ -440,11 +440,14 @@ def judge(
     return n
 
 
-def publish(at: Context, query_id: str, hold: str, attempt: str) -> None:
-    """Of everything that was written down for this batch, this attempt counts, and nothing else."""
+def publish(at: Context, query_id: str, hold: str, attempt: str, *, run: int | None = None) -> None:
+    """Of everything that was written down for this batch, this attempt counts, and nothing else.
+
+    `run`: only while the query is in the hands of this process.
+    """
     while True:
         found = _find(at, query_id)
-        if found is None or found[0].hold != hold:
+        if found is None or found[0].hold != hold or run not in (None, found[0].run):
             raise QueryFenced(f"query {query_id} does not hold this batch any more")
         query, revision = found
         if query.judged == attempt or _put(at, replace(query, judged=attempt), revision):

@@ -229,7 +229,12 @@ def _id_head(ms: int, high: int) -> str:
     )
 
 
+_PLAIN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+
+
 def check_id(value: Any) -> str:
+    if type(value) is str and _PLAIN_ID(value):
+        return value
     try:
         return str(value if isinstance(value, uuid.UUID) else uuid.UUID(value))
     except (ValueError, AttributeError, TypeError):

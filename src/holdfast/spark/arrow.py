@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import batches, clock
+from holdfast.batches import Part
 from holdfast.errors import StoreUnavailable
 from holdfast.queue import Context
 from holdfast.spark import columns
@@ -52,11 +53,12 @@ def view(
 
 
 def held(
-    at: Context, queue: str, part: str, schema: pa.Schema, timeout: float
+    at: Context, queue: str, part: Part, schema: pa.Schema, timeout: float
 ) -> Iterator[pa.RecordBatch]:
-    if _can(at):
+    """A part of a batch. One page is read sooner as messages than another connection is made."""
+    if part.rows > batches.PAGE and _can(at):
         read = _Resumed(
-            lambda last: at.store.leased_arrow(queue, part, last),  # pyright: ignore
+            lambda last: at.store.leased_arrow(queue, part.name, last),  # pyright: ignore
             lambda raw: raw.column("id")[-1].as_py(),
             f"reading {queue}",
             timeout,
@@ -64,7 +66,7 @@ def held(
         for raw in read:
             yield columns.of_raw(raw, queue, schema)
         return
-    pages = batches.read(at, queue, part, lambda page: patiently(page, f"reading {queue}", timeout))
+    pages = batches.read(at, queue, part.name, lambda page: patiently(page, f"reading {queue}", timeout))
     for leases in pages:
         yield columns.of_messages([lease.message for lease in leases], schema)
 

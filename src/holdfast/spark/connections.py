@@ -22,16 +22,23 @@ _open: dict[tuple[int, str], Holdfast] = {}
 _lock = threading.Lock()
 
 
-def context(url: str, policy: Policy | None = None) -> Context:
-    """This process's connection. A worker of Spark lives on from task to task, and so does this."""
+def context(url: str, policy: Policy | None = None, *, timeout: float) -> Context:
+    """This process's connection. A worker of Spark lives on from task to task, and so does this.
+
+    A store that is away is waited for: a task may be the first of its process to ask for it.
+    """
+    at = patiently(lambda: _connected(url), "connecting", timeout).context
+    if policy is None:
+        return at
+    return Context(at.store, at.clock, at.rng, policy, at.owner)
+
+
+def _connected(url: str) -> Holdfast:
     with _lock:
         key = (os.getpid(), url)
         if key not in _open:
             _open[key] = connect(url)
-        at = _open[key].context
-    if policy is None:
-        return at
-    return Context(at.store, at.clock, at.rng, policy, at.owner)
+        return _open[key]
 
 
 def patiently(act: Callable[[], T], doing: str, timeout: float) -> T:

@@ -105,7 +105,7 @@ def parse(given: Mapping[str, str], known: Mapping[str, str]) -> Options:
         store_timeout=_seconds("storeTimeout", found.get("storeTimeout"), STORE_TIMEOUT_S),
         since=_time("since", found.get("since")),
         until=_time("until", found.get("until")),
-        id=check_id(found["id"]) if "id" in found else None,
+        id=_id(found.get("id")),
         payload_format=_one_of(
             "payloadFormat", found.get("payloadFormat", "json"), ("json", "text")
         ),
@@ -139,6 +139,13 @@ def _seconds(name: str, text: str | None, default: float) -> float:
     if not 0 <= value <= 86_400:
         raise InvalidArgument(f"option {name}", f"must be 0 to 86400 seconds, not {text!r}")
     return value
+
+
+def _id(text: str | None) -> str | None:
+    try:
+        return None if text is None else check_id(text)
+    except InvalidArgument as error:
+        raise InvalidArgument("option id", error.problem) from None
 
 
 def _time(name: str, text: str | None) -> int | None:

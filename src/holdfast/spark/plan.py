@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StructType
 
 from holdfast import batches
@@ -133,6 +133,14 @@ def _says_something(lease: Lease, verdict: Verdict) -> bool:
     return any(result is not None for result in verdict.results.values())
 
 
+class _ByValue(list[Handler]):
+    """Handlers on their way to a process of their own: those of the script that was started cannot
+    be found by name from here."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (cloudpickle.dumps(list(self)),)
+
+
 class _Runner:
     """Calls handlers as a worker does: in this thread, in a few, on a loop, or in a process."""
 
@@ -141,7 +149,7 @@ class _Runner:
         self._registry = Registry()
         for handler in plan.handlers:
             self._registry.add(handler)
-        self._child = Child(plan.handlers) if plan.executor == "process" else None
+        self._child = Child(_ByValue(plan.handlers)) if plan.executor == "process" else None
         self._pool: ThreadPoolExecutor | None = None
         functions = [plan.function] if plan.function else plan.handlers
         self._is_async = self._child is None and any(one.is_async for one in functions)

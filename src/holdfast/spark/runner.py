@@ -18,13 +18,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from holdfast import batches
 from holdfast.app import Holdfast
+from holdfast.batches import Query
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, did_you_mean
 from holdfast.handlers import Handler
 from holdfast.policy import positive, whole
@@ -222,6 +223,8 @@ class _Query:
             raise InvalidArgument("checkpoint", "must be a folder that this query has for itself")
         if sink is not None and not callable(sink) and not isinstance(sink, str):
             raise InvalidArgument("sink", f"must be a folder or a function, not {sink!r}")
+        if on_lost not in ("hold", "redeliver"):
+            raise InvalidArgument("on_lost", f'must be "hold" or "redeliver", not {on_lost!r}')
         _at_least_one("max_messages", max_messages)
         _at_least_one("slices", slices)
         hf.queue(queue)
@@ -282,12 +285,16 @@ class _Query:
     def _batch(self, frame: DataFrame, number: int) -> None:
         stage = f"{self._checkpoint}/holdfast/{number}"
         outcomes = frame if self.frame is None else self._transformed(frame)
-        outcomes.write.mode("overwrite").parquet(stage)
-        staged = self._spark.read.schema(outcomes.schema).parquet(stage)
-        first = staged.select("hold").first()
-        if first is not None:
-            self._deliver(staged, number, first.hold)
-            self._judge(staged, first.hold)
+        seen = Observation()
+        outcomes.observe(
+            seen, F.first("hold").alias("hold"), F.count("judged").alias("judged")
+        ).write.mode("overwrite").parquet(stage)
+        hold, judged = seen.get["hold"], seen.get["judged"]
+        if hold is not None:  # else the batch was given back before it was read
+            query = self._query_of(hold)
+            staged = self._spark.read.schema(outcomes.schema).parquet(stage)
+            self._deliver(staged, number, query)
+            self._judge(staged if judged else None, query)
         self._forget(stage)
 
     def _transformed(self, frame: DataFrame) -> DataFrame:
@@ -323,7 +330,7 @@ class _Query:
             )
         )
 
-    def _deliver(self, staged: DataFrame, number: int, hold: str) -> None:
+    def _deliver(self, staged: DataFrame, number: int, query: Query) -> None:
         if self._sink is None:
             return
         good = staged.where("ok AND value IS NOT NULL").select("id", "value.*")
@@ -331,29 +338,34 @@ class _Query:
             self._sink(good, number)
             return
         # One folder for each batch, replaced as a whole when the batch runs again.
-        query = self._query_of(hold)
-        good.write.mode("overwrite").parquet(f"{self._sink}/batch={query}-{number:08d}")
+        good.write.mode("overwrite").parquet(f"{self._sink}/batch={query.id}-{number:08d}")
 
-    def _query_of(self, hold: str) -> str:
-        for query in batches.queries(self._at):
+    def _query_of(self, hold: str) -> Query:
+        known = patiently(
+            lambda: batches.queries(self._at),
+            f"looking for the batch of {self._queue}",
+            options.STORE_TIMEOUT_S,
+        )
+        for query in known:
             if query.hold == hold:
                 self._id = query.id
-                return query.id
+                return query
         raise FailedPrecondition(f"the batch of {self._queue} was given back while it ran")
 
-    def _judge(self, staged: DataFrame, hold: str) -> None:
-        attempt = secrets.token_hex(8)
-        url, policy = self._url, self._plan.policy
-        judged = staged.where("judged IS NOT NULL").select("judged")
+    def _judge(self, staged: DataFrame | None, query: Query) -> None:
+        """Write down the verdicts, if there are any, and publish them."""
+        attempt, hold = secrets.token_hex(8), query.hold
+        url, policy, patience = self._url, self._plan.policy, options.STORE_TIMEOUT_S
 
         def write(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            n = write_verdicts(context(url, policy), hold, attempt, rows)
+            n = write_verdicts(context(url, policy, timeout=patience), hold, attempt, rows)
             yield pa.RecordBatch.from_pydict({"n": pa.array([n], pa.int64())})
 
-        judged.mapInArrow(write, "n long").agg(F.sum("n")).collect()
-        query = self._query_of(hold)
+        if staged is not None:
+            judged = staged.where("judged IS NOT NULL").select("judged")
+            judged.mapInArrow(write, "n long").agg(F.sum("n")).collect()
         patiently(
-            lambda: batches.publish(self._at, query, hold, attempt),
+            lambda: batches.publish(self._at, query.id, hold, attempt, run=query.run),
             f"verdicts on {self._queue}",
             options.STORE_TIMEOUT_S,
         )

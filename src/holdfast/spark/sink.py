@@ -11,7 +11,6 @@ finished them meanwhile.
 from __future__ import annotations
 
 import secrets
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,8 +107,13 @@ class _Sink:
         if overwrite:
             raise InvalidArgument("mode", 'a queue is only added to: .mode("append")')
         check_columns(schema)
-        at = context(given.url)
-        if at.store.get_queue(given.queue) is None:
+        at = context(given.url, timeout=given.store_timeout)
+        found = patiently(
+            lambda: at.store.get_queue(given.queue),
+            f"planning to write to {given.queue}",
+            given.store_timeout,
+        )
+        if found is None:
             known = [spec.name for spec in at.store.queues()]
             raise QueueNotFound(
                 f"option queue: no queue {given.queue!r}; {did_you_mean(given.queue, known)}"
@@ -121,9 +125,9 @@ class _Sink:
         task = TaskContext.get()
         part = task.partitionId() if task else 0
         given = self._options
-        queue = Queue(context(given.url), given.queue)
+        queue = Queue(context(given.url, timeout=given.store_timeout), given.queue)
         name = f"{given.queue}/{write}/{part}"
-        seen: Counter[bytes] = Counter()
+        seen: Counter[str] = Counter()
         stored = held = number = 0
         for chunk in _chunks(rows):
             with _named(number):
@@ -178,18 +182,24 @@ def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _outgoing(
-    chunk: pa.RecordBatch, given: Options, name: str, seen: Counter[bytes]
+    chunk: pa.RecordBatch, given: Options, name: str, seen: Counter[str]
 ) -> list[Outgoing]:
-    columns = {field: chunk.column(field).to_pylist() for field in chunk.schema.names}
+    names = sorted(chunk.schema.names)
+    own = "id" in names
+    key = blake2b(name.encode(), digest_size=32).digest()
     items: list[Outgoing] = []
-    for n in range(chunk.num_rows):
-        row = {field: values[n] for field, values in columns.items()}
-        row = {field: value for field, value in row.items() if value is not None}
-        try:
-            items.append(_one(row, given, name, seen))
-        except InvalidArgument as error:
-            error.index = n
-            raise
+    try:
+        for values in zip(*(chunk.column(field).to_pylist() for field in names), strict=True):
+            row = {
+                field: value
+                for field, value in zip(names, values, strict=True)
+                if value is not None
+            }
+            id = row.get("id") if own else None
+            items.append(_one(row, given, id or _derived(values, key, seen)))
+    except InvalidArgument as error:
+        error.index = len(items)
+        raise
     return items
 
 
@@ -206,44 +216,38 @@ def _named(first: int) -> Iterator[None]:
         ) from None
 
 
-def _one(row: dict[str, Any], given: Options, name: str, seen: Counter[bytes]) -> Outgoing:
-    kind = row.get("content_type")
-    if "payload" in row:
-        payload = row["payload"]
-        if isinstance(payload, str):
-            kind = kind or ("text/plain" if given.payload_format == "text" else JSON)
-            payload = payload.encode()
-    elif "body" in row:
-        payload = row["body"]
-    else:
-        raise InvalidArgument("payload", "is null")
-    id = row.get("id")
-    at = row.get("available_at")
-    return Outgoing(
-        payload,
-        id=id if id is not None else _derived(row, name, seen),
-        key=row.get("key"),
-        type=row.get("type"),
-        priority=row.get("priority", 0),
-        delay=row.get("delay"),
-        at=None if at is None else _in_utc(at),
-        headers=dict(row["headers"]) if "headers" in row else None,
-        ack_timeout=row.get("ack_timeout"),
-        max_attempts=row.get("max_attempts"),
-        content_type=kind,
-    )
+def _one(row: dict[str, Any], given: Options, id: str) -> Outgoing:
+    kind = row.pop("content_type", None)
+    payload = row.pop("payload", None)
+    body = row.pop("body", None)
+    if isinstance(payload, str):
+        kind = kind or ("text/plain" if given.payload_format == "text" else JSON)
+        payload = payload.encode()
+    elif payload is None:
+        if body is None:
+            raise InvalidArgument("payload", "is null")
+        payload = body
+    row["id"] = id
+    if "available_at" in row:
+        row["at"] = _in_utc(row.pop("available_at"))
+    if "headers" in row:
+        row["headers"] = dict(row["headers"])
+    return Outgoing(payload, content_type=kind, **row)
 
 
 def _in_utc(at: datetime) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def _derived(row: dict[str, Any], name: str, seen: Counter[bytes]) -> str:
+def _derived(values: tuple[Any, ...], key: bytes, seen: Counter[str]) -> str:
     """An id of the write and the content: alike rows of a partition are told apart by counting."""
-    content = blake2b(msgspec.msgpack.encode(sorted(row.items())), digest_size=16).digest()
-    seen[content] += 1
-    full = blake2b(name.encode() + content + seen[content].to_bytes(8), digest_size=16).digest()
-    return str(uuid.UUID(bytes=full, version=5))
+    content = msgspec.msgpack.encode(values)
+    h = blake2b(content, digest_size=16, key=key).hexdigest()
+    seen[h] += 1
+    if seen[h] > 1:
+        content += seen[h].to_bytes(8)
+        h = blake2b(content, digest_size=16, key=key).hexdigest()
+    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-a{h[17:20]}-{h[20:]}"
 
 
 def _enqueue(queue: Queue, items: list[Outgoing], name: str) -> int:

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast import batches
-from holdfast.batches import Batches, Offset
+from holdfast.batches import Batches, Offset, Part
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.message import check_id, dlq_of
 from holdfast.queue import Context
@@ -115,6 +115,7 @@ class Slice(InputPartition):
         self.after = after
         self.part = part
         self.name = ""
+        self.rows = 0
 
 
 _STATES = {
@@ -159,11 +160,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         given = self._options
-        at = context(given.url)
-        _must_exist(at, given.queue)
+        at = context(given.url, timeout=given.store_timeout)
         queue = dlq_of(given.queue) if given.view == "dead" else given.queue
 
         def plan() -> list[Slice]:
+            _must_exist(at, given.queue)
             slices: list[Slice] = []
             now = at.clock.now()
             for state in _STATES[given.view]:
@@ -183,9 +184,8 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, Slice) and partition.view is not None
         schema = columns.arrow_schema(self._schema)
         given = self._options
-        return arrow.view(
-            context(given.url), partition.view, partition.after, schema, given.store_timeout
-        )
+        at = context(given.url, timeout=given.store_timeout)
+        return arrow.view(at, partition.view, partition.after, schema, given.store_timeout)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -209,7 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _at(self) -> Context:
-        return context(self._options.url, self._plan.policy if self._plan else None)
+        policy = self._plan.policy if self._plan else None
+        return context(self._options.url, policy, timeout=self._options.store_timeout)
 
     def _started(self) -> Batches:
         if self._batches is None:
@@ -271,7 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slices: list[Slice] = []
         for number, part in enumerate(parts):
             piece = Slice(None, part=number)
-            piece.name = part.name
+            piece.name, piece.rows = part.name, part.rows
             slices.append(piece)
         return slices
 
@@ -280,7 +281,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at, queue = self._at, self._options.queue
         schema = columns.arrow_schema(self._schema)
         if self._plan is None:
-            return arrow.held(at, queue, partition.name, schema, self._options.store_timeout)
+            part = Part(partition.name, partition.rows)
+            return arrow.held(at, queue, part, schema, self._options.store_timeout)
         pages = batches.read(
             at, queue, partition.name, lambda page: self._patiently(page, "reading")
         )

@@ -8,8 +8,9 @@ value. Where it is not installed, messages are read as rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -86,19 +87,57 @@ def batch_statement(qid: int, batch: str, after: str | None) -> str:
     return _BATCH.format(columns=_MESSAGE, qid=qid, batch=quoted, after=after or _FIRST)
 
 
-def read(where: Where, sql: Sql, statement: str) -> Iterator[Any]:
-    """Record batches as they come. Another connection than the pool's: it may take its time."""
-    import adbc_driver_manager
-    import adbc_driver_postgresql.dbapi as dbapi
+class Reader:
+    """Connections of its own: a read may take longer than any call of the pool's."""
 
-    try:
-        with closing(dbapi.connect(where.conninfo)) as db, closing(db.cursor()) as cursor:
-            if not where.pooler:
+    def __init__(self, where: Where, sql: Sql) -> None:
+        self._where = where
+        self._sql = sql
+        self._idle: list[Any] = []
+        self._pid = os.getpid()
+
+    def read(self, statement: str) -> Iterator[Any]:
+        """Record batches as they come."""
+        import adbc_driver_manager
+
+        db = None
+        try:
+            db = self._connection()
+            with closing(db.cursor()) as cursor:
+                cursor.execute(self._sql(statement))
+                yield from cursor.fetch_record_batch()
+            db.rollback()  # nothing was written; no snapshot stays open
+            self._idle.append(db)
+            db = None
+        except (adbc_driver_manager.OperationalError, OSError) as error:
+            raise StoreUnavailable(f"{self._where.shown}: {error}") from error
+        except adbc_driver_manager.Error as error:
+            raise StoreError(f"{self._where.shown}: {error}") from error
+        finally:
+            if db is not None:
+                _close(db)
+
+    def _connection(self) -> Any:
+        import adbc_driver_postgresql.dbapi as dbapi
+
+        if self._pid != os.getpid():  # forked off: those are the parent's
+            self._idle, self._pid = [], os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            db = dbapi.connect(self._where.conninfo)
+        if not self._where.pooler:
+            with closing(db.cursor()) as cursor:
                 for name in _SESSION:
-                    cursor.execute(f"SET LOCAL {name} = off")
-            cursor.execute(sql(statement))
-            yield from cursor.fetch_record_batch()
-    except (adbc_driver_manager.OperationalError, OSError) as error:
-        raise StoreUnavailable(f"{where.shown}: {error}") from error
-    except adbc_driver_manager.Error as error:
-        raise StoreError(f"{where.shown}: {error}") from error
+                    cursor.execute(f"SET {name} = off")
+            db.commit()
+        return db
+
+    def close(self) -> None:
+        while self._idle:
+            _close(self._idle.pop())
+
+
+def _close(db: Any) -> None:
+    with suppress(Exception):  # it is broken, or its server is gone
+        db.close()

@@ -127,6 +127,7 @@ class PostgresStore:
         self._waking = (os.getpid(), Wake(self._db, where.schema))
         self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._upkeep = upkeep.Upkeep(self._db, self._sql)
+        self._arrow = arrow.Reader(where, self._sql)
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
@@ -181,6 +182,7 @@ class PostgresStore:
 
     def close(self) -> None:
         self._wake.stop()
+        self._arrow.close()
         self._db.close()
 
     def time(self) -> int:
@@ -613,13 +615,12 @@ class PostgresStore:
     def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
         """A part of a view (there are `arrow.walks` of them) as Arrow; see spark/arrow.py."""
         qid = self._must_exist(view.queue).qid
-        statement = arrow.view_statement(view, qid, now, walk, after)
-        return arrow.read(self._where, self._sql, statement)
+        return self._arrow.read(arrow.view_statement(view, qid, now, walk, after))
 
     def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
         """What a batch name holds, by id, as Arrow."""
-        statement = arrow.batch_statement(self._must_exist(queue).qid, batch, after)
-        return arrow.read(self._where, self._sql, statement)
+        qid = self._must_exist(queue).qid
+        return self._arrow.read(arrow.batch_statement(qid, batch, after))
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""

@@ -1,0 +1,1 @@
+"""The queue on Spark, beside what Spark brings itself: `script/bench --spark`."""
