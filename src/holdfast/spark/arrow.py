@@ -66,7 +66,9 @@ def held(
         for raw in read:
             yield columns.of_raw(raw, queue, schema)
         return
-    pages = batches.read(at, queue, part.name, lambda page: patiently(page, f"reading {queue}", timeout))
+    pages = batches.read(
+        at, queue, part.name, lambda page: patiently(page, f"reading {queue}", timeout)
+    )
     for leases in pages:
         yield columns.of_messages([lease.message for lease in leases], schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -31,6 +32,14 @@ def context(url: str, policy: Policy | None = None, *, timeout: float) -> Contex
     if policy is None:
         return at
     return Context(at.store, at.clock, at.rng, policy, at.owner)
+
+
+@atexit.register
+def _close() -> None:
+    """Drivers that are left to the end of the interpreter complain."""
+    for (pid, _), hf in _open.items():
+        if pid == os.getpid():
+            hf.close()
 
 
 def _connected(url: str) -> Holdfast:

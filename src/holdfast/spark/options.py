@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -164,16 +162,3 @@ def to_ms(at: datetime) -> int:
     """Spark's own times come without a zone, in UTC (see `session`)."""
     whole = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return round(whole.timestamp() * 1000)
-
-
-def dump_plan(plan: Any) -> str:
-    """Handlers and what belongs to them, as an option: by value where they are not importable."""
-    from pyspark import cloudpickle
-
-    return base64.b64encode(cloudpickle.dumps(plan)).decode()
-
-
-def load_plan(text: str) -> Any:
-    from pyspark import cloudpickle
-
-    return cloudpickle.loads(base64.b64decode(text))

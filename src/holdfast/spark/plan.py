@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from holdfast import batches
@@ -38,7 +38,7 @@ from holdfast.message import Lease
 from holdfast.policy import Policy
 from holdfast.process import Child
 from holdfast.queue import Context
-from holdfast.spark import columns
+from holdfast.spark import columns, pickling
 from holdfast.spark.connections import patiently
 from holdfast.spark.options import STORE_TIMEOUT_S
 
@@ -138,7 +138,7 @@ class _ByValue(list[Handler]):
     be found by name from here."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (cloudpickle.dumps(list(self)),)
+        return pickling.load_plan, (pickling.dump_plan(list(self)),)
 
 
 class _Runner:

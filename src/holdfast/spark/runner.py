@@ -30,7 +30,7 @@ from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, 
 from holdfast.handlers import Handler
 from holdfast.policy import positive, whole
 from holdfast.process import check_picklable
-from holdfast.spark import options
+from holdfast.spark import options, pickling
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.plan import Plan, judged_by, write_verdicts
 from holdfast.spark.progress import watch
@@ -239,7 +239,7 @@ class _Query:
         self._options = {
             "url": self._url,
             "queue": queue,
-            "plan": options.dump_plan(plan),
+            "plan": pickling.dump_plan(plan),
             "name": self._name,
             "maxMessagesPerTrigger": str(max_messages),
             "slices": str(slices),

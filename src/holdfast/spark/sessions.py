@@ -27,8 +27,6 @@ INSTALL = "pip install 'holdfast[spark]'"
 NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # With it off, Spark refuses a reader that could take filters.
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 QUIET = {
     "spark.ui.enabled": "false",
@@ -112,8 +110,7 @@ def _join(running, master: str | None, conf: Mapping[str, str]) -> SparkSession:
             " stop it first, or name no master"
         )
     spark = SparkSession.builder.getOrCreate()
-    pushdown = "spark.sql.python.filterPushdown.enabled"
-    for name, value in {pushdown: NEEDED[pushdown], **conf}.items():
+    for name, value in conf.items():
         if spark.conf.get(name, None) != value:
             spark.conf.set(name, value)
     return spark

@@ -3,7 +3,8 @@
 Spark may run a task again, after it wrote some or all of its rows, and a stream runs a batch again.
 So a row's id is made of the write, the partition and its content, and every chunk of rows leaves a
 receipt in the same step that stores it: the same rows again add nothing, also when consumers have
-finished them meanwhile.
+finished them meanwhile. There is no receipt of a whole task: when what feeds it fails, its rows
+just end, and it cannot know that these were not all.
 """
 
 # pyright: basic
@@ -12,11 +13,11 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -44,12 +45,13 @@ from pyspark.sql.types import (
 from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.message import Outgoing
 from holdfast.payload import JSON
-from holdfast.queue import Queue
+from holdfast.queue import Context, Queue
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
 
 CHUNK = 5000
 """Rows of one step of the store."""
+T = TypeVar("T")
 
 _WHOLE = (ShortType, IntegerType, LongType)
 _NUMBER = (*_WHOLE, FloatType, DoubleType)
@@ -125,22 +127,25 @@ class _Sink:
         task = TaskContext.get()
         part = task.partitionId() if task else 0
         given = self._options
-        queue = Queue(context(given.url, timeout=given.store_timeout), given.queue)
+        queue = Queue(self._at(), given.queue)
         name = f"{given.queue}/{write}/{part}"
         seen: Counter[str] = Counter()
         stored = held = number = 0
         for chunk in _chunks(rows):
             with _named(number):
                 items = _outgoing(chunk, given, f"{name}/", seen)
-                kept = patiently(
-                    lambda items=items: _enqueue(queue, items, name),
-                    f"writing to {given.queue}",
-                    given.store_timeout,
-                )
+                kept = self._patiently(lambda items=items: _enqueue(queue, items, name))
             number += len(items)
             stored += kept
             held += len(items) - kept
         return Written(stored, held)
+
+    def _at(self) -> Context:
+        return context(self._options.url, timeout=self._options.store_timeout)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        given = self._options
+        return patiently(act, f"writing to {given.queue}", given.store_timeout)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):

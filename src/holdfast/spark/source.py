@@ -10,8 +10,7 @@ batch is in its offset log, so that is where it is sealed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,11 +20,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -38,9 +33,9 @@ from pyspark.sql.types import StructType
 from holdfast import batches
 from holdfast.batches import Batches, Offset, Part
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound, did_you_mean
-from holdfast.message import check_id, dlq_of
+from holdfast.message import dlq_of
 from holdfast.queue import Context
-from holdfast.spark import arrow, columns, options
+from holdfast.spark import arrow, columns, options, pickling
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
 from holdfast.spark.plan import Plan, run_part
@@ -69,7 +64,7 @@ class HoldfastSource(DataSource):
     def schema(self) -> StructType | str:
         given = {name.lower(): value for name, value in self.options.items()}
         if "plan" in given:
-            return options.load_plan(given["plan"]).schema
+            return pickling.load_plan(given["plan"]).schema
         return columns.SCHEMAS.get(given.get("view", "ready").lower(), columns.SCHEMAS["ready"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -100,12 +95,6 @@ def _own_columns(schema: StructType, own: StructType) -> None:
         )
 
 
-def _is_id(value: str) -> bool:
-    with suppress(InvalidArgument):
-        return check_id(value) == value
-    return False
-
-
 class Slice(InputPartition):
     """One piece of a view, or one part of a batch."""
 
@@ -128,7 +117,11 @@ _STATES = {
 
 
 class BatchReader(DataSourceReader):
-    """What a queue holds now. Changes nothing."""
+    """What a queue holds now. Changes nothing.
+
+    Filters come as options. Spark could push them (pushFilters), but keeps what was pushed last for
+    every use of a frame: two filters on one frame would give wrong rows.
+    """
 
     def __init__(self, given: Options, schema: StructType) -> None:
         _own_columns(schema, columns.SCHEMAS[given.view])
@@ -136,27 +129,6 @@ class BatchReader(DataSourceReader):
             raise InvalidArgument("option id", 'is for .option("view", "log")')
         self._options = given
         self._schema = schema
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Times by the index, and an id of the log; Spark checks the rest."""
-        time = "finished_at" if self._options.view == "log" else "enqueued_at"
-        for one in filters:
-            match one:
-                case GreaterThanOrEqual((name,), value) if name == time:
-                    since = max(options.to_ms(value), self._options.since or 0)
-                    self._options = msgspec.structs.replace(self._options, since=since)
-                    yield one  # Spark's times are finer than a millisecond
-                case LessThan((name,), value) if name == time:
-                    until = options.to_ms(value) + 1
-                    if self._options.until is not None:
-                        until = min(until, self._options.until)
-                    self._options = msgspec.structs.replace(self._options, until=until)
-                    yield one
-                case EqualTo(("id",), value) if self._options.view == "log" and _is_id(value):
-                    self._options = msgspec.structs.replace(self._options, id=check_id(value))
-                    yield one
-                case _:
-                    yield one
 
     def partitions(self) -> Sequence[InputPartition]:
         given = self._options
@@ -194,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, given: Options, schema: StructType) -> None:
         self._options = given
         self._schema = schema
-        self._plan: Plan | None = options.load_plan(given.plan) if given.plan else None
+        self._plan: Plan | None = pickling.load_plan(given.plan) if given.plan else None
         _own_columns(schema, self._plan.schema if self._plan else columns.SCHEMAS["ready"])
         self._batches: Batches | None = None
         self._left: int | None = None
