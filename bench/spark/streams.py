@@ -93,7 +93,7 @@ def _streams(at: Setting, name: str, title: str, homes: Fresh) -> list[Result]:
 def _with_steady(result: Result, rates: list[float], told: list[dict[str, Any]]) -> Result:
     """The same runs without the start of the query, which a stream that goes on has once."""
     total = {step: sum(p["durationMs"].get(step, 0) for p in told) for step in STEPS}
-    steady = Row(f"{OURS.name}, from its first trigger", "ours", rates, f"in ms: {_steps(total)}")
+    steady = Row(f"{OURS.name}, once started", "ours", rates, f"in ms: {_steps(total)}")
     figure = result.ratio(steady, result.row(LIBRARY.name)) or 0.0
     target = Target(f"{result.title}: the same, from its first trigger", figure, 0.8, True)
     ours, other = result.rows

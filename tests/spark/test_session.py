@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 def test_it_is_set_up_for_the_queue(spark: SparkSession) -> None:
     promised = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
