@@ -30,6 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    items.sort(key=lambda item: "/spark/" not in item.nodeid)  # the slow ones first
     for item in items:
         for mark in item.iter_markers("promise"):
             item.user_properties.extend(("promise", id) for id in mark.args)

@@ -218,7 +218,7 @@ BUGS = [
         CONNECTIONS,
         'cursor.execute("ROLLBACK TO holdfast")',
         "pass",
-        "../tx/test_tx_sqlite.py",
+        "tx/test_tx_sqlite.py",
     ),
     Bug(
         "waiters are not told",
@@ -281,7 +281,7 @@ BUGS = [
         "backoff.py",
         "self.factor ** (attempt - 1)",
         "self.factor**attempt",
-        "../unit/test_backoff.py",
+        "unit/test_backoff.py",
     ),
     Bug(
         "jitter is forgotten",
