@@ -332,7 +332,7 @@ def test_until_empty(hf: Holdfast, work, cli, tmp_path: Path) -> None:
     assert sorted(row.message.payload for row in finished(hf, "orders")) == [1, 2, 3]
     [dead] = dead_letters(hf, "orders")
     assert (dead.payload, dead.errors[-1].code) == ("never", "NEVER")
-    [bad] = queue.browse(State.DELAYED) or queue.browse(State.READY)
+    [bad] = [*queue.browse(State.DELAYED), *queue.browse(State.READY)]
     assert (bad.message.payload, bad.message.errors[-1].code) == ("bad", "ValueError")
     assert re.search(
         r"orders: batch 1: 5 messages in [\d.]+ s \([\d.]+/s\): 3 done, 1 to be retried, 1 dead; ",
