@@ -149,3 +149,18 @@ def _environment() -> dict[str, str]:
         # They only pass messages on: no need to compile them well.
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
+
+
+def need_java() -> None:
+    """For fixtures. Without a Java that Spark can use, tests are skipped with the reason; in CI,
+    where nobody would read that, they fail."""
+    import pytest
+
+    from holdfast.spark.java import NoJava, find_java
+
+    try:
+        find_java()
+    except NoJava as missing:
+        if "CI" in os.environ:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))

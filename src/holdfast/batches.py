@@ -480,11 +480,7 @@ def _apply(at: Context, moves: list[Transition], leases: list[Lease], now: int) 
     """One that cannot go where it should (its dead-letter queue is gone) stays in its queue."""
     answers = at.store.settle(moves, now)
     stuck = [
-        replace(
-            lifecycle.released(lease, now),
-            attempts=move.attempts,
-            history=move.history and replace(move.history, source=None, dead_at=None, reason=None),
-        )
+        lifecycle.kept(lease, move, now)
         for move, lease, answer in zip(moves, leases, answers, strict=True)
         if answer is Settled.STALE and is_dlq(move.to_queue)
     ]
@@ -621,6 +617,11 @@ def _without_hold(query: Query, now: int) -> Query:
     if query.hold:
         strays = (*strays, Stray(query.hold, len(query.parts), now + STRAY_MS))
     return replace(query, hold="", parts=(), sealed=False, judged=None, strays=strays)
+
+
+def find(at: Context, query_id: str) -> Query | None:
+    found = _find(at, query_id)
+    return found[0] if found else None
 
 
 def _find(at: Context, query_id: str) -> tuple[Query, int] | None:

@@ -96,6 +96,14 @@ def released(lease: Lease, now: int) -> Transition:
     return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)
 
 
+def kept(lease: Lease, dead: Transition, now: int) -> Transition:
+    """One that should have died, but its dead-letter queue is gone: it stays in its own."""
+    history = dead.history and msgspec.structs.replace(
+        dead.history, source=None, dead_at=None, reason=None
+    )
+    return _back(Verb.RELEASE, lease, now, dead.attempts, history)
+
+
 def extended(lease: Lease, policy: Policy, now: int, seconds: float | None = None) -> Transition:
     """Held for `seconds` from now, else for the message's own (or the queue's) time-out."""
     if seconds is None:

@@ -71,6 +71,13 @@ class Child:
         self._process = self._pipe = None
 
 
+def time_for(handlers: Sequence[Handler], limit: float | None) -> float | None:
+    """How long these may run one after the other; None if one of them has no limit."""
+    limits = [handler.time_limit or limit for handler in handlers]
+    known = [each for each in limits if each is not None]
+    return sum(known) if len(known) == len(limits) else None
+
+
 def check_picklable(handlers: Sequence[Handler]) -> None:
     for handler in handlers:
         try:

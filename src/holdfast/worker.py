@@ -22,7 +22,7 @@ from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
 from holdfast.handlers import Handler, Registry, Verdict, decide, run, run_async
 from holdfast.message import Lease, is_dlq
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
-from holdfast.process import Child, check_picklable
+from holdfast.process import Child, check_picklable, time_for
 from holdfast.queue import Context, Queue
 from holdfast.settings import Settings
 from holdfast.store import Settled, Target, Transition, Verb
@@ -84,7 +84,7 @@ class Worker:
         names = list(queues or registry.queues())
         if not names:
             raise InvalidArgument("queues", "no handler is registered and no queue is named")
-        _check_handlers(registry.all(), executor, time_limit)
+        check_handlers(registry.all(), executor, time_limit)
         self._at = context
         self._registry = registry
         self._queues = [Queue(context, name) for name in names]
@@ -263,9 +263,7 @@ class Worker:
             return self._registry.nothing_due(lease.message)
         if child is None:
             return run(handlers, lease)
-        limits = [handler.time_limit or self._time_limit for handler in handlers]
-        known = [limit for limit in limits if limit is not None]
-        return child.run(lease, sum(known) if len(known) == len(limits) else None)
+        return child.run(lease, time_for(handlers, self._time_limit))
 
     async def _handle_async(self, item: _Item) -> None:
         handlers = self._registry.due(item.lease.message)
@@ -493,7 +491,8 @@ class _Loop:
 _GONE = object()
 
 
-def _check_handlers(handlers: list[Handler], executor: str, time_limit: float | None) -> None:
+def check_handlers(handlers: list[Handler], executor: str, time_limit: float | None) -> None:
+    """Whether they can be called, and ended where they have a limit, by this executor."""
     if executor not in ("thread", "process"):
         raise InvalidArgument("executor", f'must be "thread" or "process", not {executor!r}')
     for handler in handlers:

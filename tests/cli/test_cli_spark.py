@@ -17,6 +17,7 @@ import holdfast
 from holdfast import Holdfast, State
 from holdfast.batches import Batches, Offset, QueryNotFound, ask_to_stop, queries
 from holdfast.testing import ManualClock, dead_letters, finished, wait_until
+from servers.spark import need_java
 
 PATIENCE_S = 240
 """A JVM starts in five seconds; on a machine with much to do in forty."""
@@ -295,14 +296,7 @@ class Worker:
 def work(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Worker]]:
-    from holdfast.spark.java import NoJava, find_java
-
-    try:
-        find_java()
-    except NoJava as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    need_java()
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     started: list[Worker] = []

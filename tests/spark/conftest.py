@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servers import SHARED
+from servers.spark import need_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,15 +26,10 @@ def store_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """On two cores. Without a Java: skipped at home, failed in CI."""
-    from holdfast.spark.java import NoJava
     from holdfast.spark.sessions import session
 
-    try:
-        made = session("tests", "local[2]", QUICK)
-    except NoJava as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    need_java()
+    made = session("tests", "local[2]", QUICK)
     yield made
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # sockets that py4j leaves to its JVM

@@ -726,7 +726,7 @@ def test_a_sweep_passes_over_an_ack_in_an_open_transaction(
     queue.enqueue(1)
     (lease,) = queue.lease()
     queue.ack(lease, within=mine)
-    time.sleep(0.1)
+    wait_until(lambda: hf.context.clock.now() >= lease.deadline)
     began = time.monotonic()
     assert hf.sweep() == Swept()
     assert time.monotonic() - began < 3  # it waited for nobody
@@ -746,7 +746,7 @@ def test_an_ack_that_commits_after_a_sweep_has_finished_the_message(
     queue.enqueue(1)
     (lease,) = queue.lease()
     queue.ack(lease, within=mine)
-    time.sleep(0.1)
+    wait_until(lambda: hf.context.clock.now() >= lease.deadline)
     assert hf.sweep() == Swept()
     mine.commit()
     assert hf.sweep() == Swept()

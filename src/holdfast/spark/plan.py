@@ -36,7 +36,7 @@ from holdfast.handlers import (
 )
 from holdfast.message import Lease
 from holdfast.policy import Policy
-from holdfast.process import Child
+from holdfast.process import Child, time_for
 from holdfast.queue import Context
 from holdfast.spark import columns, pickling
 from holdfast.spark.connections import patiently
@@ -59,10 +59,6 @@ class Plan:
     time_limit: float | None = None
     with_lease: bool = False
     """The plain columns with the lease beside them, for a transformation of whole frames."""
-
-    @property
-    def judges(self) -> bool:
-        return True
 
     @property
     def schema(self) -> StructType:
@@ -171,11 +167,8 @@ class _Runner:
             return _handled(lease, self._registry.nothing_due(lease.message))
         if self._child is None:
             return _handled(lease, run(handlers, lease))
-        limits = [handler.time_limit or self._plan.time_limit for handler in handlers]
-        known = [limit for limit in limits if limit is not None]
-        return _handled(
-            lease, self._child.run(lease, sum(known) if len(known) == len(limits) else None)
-        )
+        limit = time_for(handlers, self._plan.time_limit)
+        return _handled(lease, self._child.run(lease, limit))
 
     async def _run_async(self, leases: list[Lease]) -> list[_Outcome]:
         room = asyncio.Semaphore(max(self._plan.concurrency, 32))

@@ -320,7 +320,7 @@ def line(batch: Batch, past: Past | None, told: dict[str, Any]) -> str:
 
 def _find(at: Context, query: str) -> Query | None:
     try:
-        return next((record for record in batches.queries(at) if record.id == query), None)
+        return batches.find(at, query)
     except HoldfastError as error:
         logger.debug("query %s: %s", query, error)
         return None

@@ -29,15 +29,14 @@ from holdfast.batches import Query
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, did_you_mean
 from holdfast.handlers import Handler
 from holdfast.policy import positive, whole
-from holdfast.process import check_picklable
 from holdfast.spark import options, pickling
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.plan import Plan, judged_by, write_verdicts
 from holdfast.spark.progress import watch
 from holdfast.spark.sessions import session
+from holdfast.worker import Executor, check_handlers
 
 Sink = str | Callable[[DataFrame, int], None] | None
-Executor = Literal["thread", "process"]
 
 logger = logging.getLogger("holdfast.spark")
 STOP_POLL_S = 0.2
@@ -77,18 +76,7 @@ def run(
     if not found:
         known = hf.handlers.queues()
         raise InvalidArgument("queue", f"no handler for {queue!r}; {did_you_mean(queue, known)}")
-    for handler in found:
-        handler.prepare()
-        limit = handler.time_limit or time_limit
-        if limit is not None and executor == "thread" and not handler.is_async:
-            raise InvalidArgument(
-                "time_limit",
-                f"a thread cannot be ended: run {handler.name} with executor='process'",
-            )
-    if executor not in ("thread", "process"):
-        raise InvalidArgument("executor", f'must be "thread" or "process", not {executor!r}')
-    if executor == "process":
-        check_picklable(found)
+    check_handlers(found, executor, time_limit)
     plan = Plan(
         hf.context.policy,
         handlers=[handler.portable() for handler in found],

@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name=self._options.name,
                 on_lost="redeliver" if self._options.on_lost == "redeliver" else "hold",
                 slices=self._options.slices,
-                needs_verdicts=self._plan is not None and self._plan.judges,
+                needs_verdicts=self._plan is not None,
             )
             threading.Thread(target=self._beat, name="holdfast-beat", daemon=True).start()
         return self._batches
