@@ -1,6 +1,6 @@
 """Real servers for tests and benchmarks, started on free loopback ports, without root or Docker."""
 
-STORES = ["memory", "sqlite", "postgres"]
+STORES = ["memory", "sqlite", "postgres", "redis", "redis-cluster"]
 """What the suites run over."""
-SHARED = [name for name in STORES if name != "memory"]
-"""Those that several processes can open at once."""
+SHARED = ["sqlite", "postgres", "redis"]
+"""One of each kind that several processes can open at once."""

@@ -13,7 +13,7 @@ import pytest
 from holdfast.store import Store
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
-from servers import STORES, postgres
+from servers import STORES, postgres, redis
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
@@ -97,12 +97,50 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     postgres.drop_schema(postgres_server, schema)
 
 
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """The URL of a real server, whose file is synced every second."""
+    given = os.environ.get(redis.URL_VARIABLE)
+    if given:
+        yield given
+        return
+    with redis.running(settings=redis.EVERYSEC) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[str]:
+    """Of three real nodes."""
+    with redis.running_cluster() as cluster:
+        yield cluster.url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> Iterator[str]:
+    """A store of its own: keys with a prefix that nobody else has."""
+    prefix = f"test-{secrets.token_hex(6)}"
+    mark = "&" if "?" in redis_server else "?"
+    yield f"{redis_server}{mark}prefix={prefix}"
+    redis.drop_prefix(redis_server, prefix)
+
+
+@pytest.fixture
+def redis_cluster_url(redis_cluster: str) -> Iterator[str]:
+    prefix = f"test-{secrets.token_hex(6)}"
+    yield f"{redis_cluster}?prefix={prefix}"
+    redis.drop_prefix(redis_cluster, prefix)
+
+
 @pytest.fixture
 def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Of one fresh store. Asks for a server only where one is needed."""
     match store_name:
         case "postgres":
             return request.getfixturevalue("postgres_url")
+        case "redis":
+            return request.getfixturevalue("redis_url")
+        case "redis-cluster":
+            return request.getfixturevalue("redis_cluster_url")
         case "sqlite":
             return f"sqlite:///{tmp_path}/test.db"
         case _:

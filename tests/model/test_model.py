@@ -45,7 +45,7 @@ from holdfast.store import LeaseAsk, Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from servers import postgres
+from servers import postgres, redis
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
@@ -308,6 +308,24 @@ class SideBySidePostgres(SideBySide):
         postgres.drop_schema(cls.server, place.rpartition("schema=")[2])
 
 
+class SideBySideRedis(SideBySide):
+    server = ""
+    open_real = staticmethod(open_store)
+
+    @classmethod
+    def new_place(cls) -> str:
+        mark = "&" if "?" in cls.server else "?"
+        return f"{cls.server}{mark}prefix=model-{secrets.token_hex(6)}"
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        redis.drop_prefix(cls.server, place.rpartition("prefix=")[2])
+
+
+class SideBySideCluster(SideBySideRedis):
+    """Three nodes: scripts may touch one slot only, and queues lie where they lie."""
+
+
 class SideBySideMemory(SideBySide):
     """The model beside itself: shows that the machine is fair."""
 
@@ -318,6 +336,8 @@ class SideBySideMemory(SideBySide):
 MACHINES = {
     "sqlite": (SideBySideSQLite, 500),
     "postgres": (SideBySidePostgres, 60),
+    "redis": (SideBySideRedis, 200),
+    "redis-cluster": (SideBySideCluster, 60),
     "memory": (SideBySideMemory, 50),
 }
 
@@ -332,6 +352,10 @@ def test_the_store_behaves_like_the_model(store_name: str, request: pytest.Fixtu
     machine, examples = MACHINES[store_name]
     if store_name == "postgres":
         SideBySidePostgres.server = request.getfixturevalue("postgres_server")
+    elif store_name == "redis":
+        SideBySideRedis.server = request.getfixturevalue("redis_server")
+    elif store_name == "redis-cluster":
+        SideBySideCluster.server = request.getfixturevalue("redis_cluster")
     if request.config.getoption("--long"):
         examples *= 5
     run_state_machine_as_test(

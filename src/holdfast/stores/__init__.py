@@ -13,6 +13,12 @@ SCHEMES = {
     "memory": ("holdfast.stores.memory", None),
     "postgres": ("holdfast.stores.postgres", "postgres"),
     "postgresql": ("holdfast.stores.postgres", "postgres"),
+    "redis": ("holdfast.stores.redis", "redis"),
+    "redis+cluster": ("holdfast.stores.redis", "redis"),
+    "redis+sentinel": ("holdfast.stores.redis", "redis"),
+    "rediss": ("holdfast.stores.redis", "redis"),
+    "rediss+cluster": ("holdfast.stores.redis", "redis"),
+    "rediss+sentinel": ("holdfast.stores.redis", "redis"),
     "sqlite": ("holdfast.stores.sqlite", None),
 }
 

@@ -1,0 +1,195 @@
+"""Pages of what the store holds, by keyset cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.store import Entry, State, View
+from holdfast.stores.redis.connections import Connections
+from holdfast.stores.redis.keys import Home, flag_of
+from holdfast.stores.redis.rows import (
+    deadline_of,
+    read_finished,
+    read_lease,
+    read_waiting,
+    read_where,
+)
+
+Read = Callable[..., tuple[str, list[Any]]]
+"""read.lua on a queue: the end of the line, then ids, two numbers, x, e, k and bodies."""
+Keyed = tuple[tuple[int, int], Entry]
+
+PAGE = 250
+"""Rows that one script reads."""
+BODIES = 16
+
+
+def bodies(db: Connections, home: Home, ids: list[bytes], found: list[Any]) -> list[bytes | None]:
+    """What a script returned of the bodies, and the rest of them."""
+    blobs = list(found)
+    while len(blobs) < len(ids):
+        some = ids[len(blobs) : len(blobs) + BODIES]
+        blobs += db.run("HMGET", home.key("m"), *some)
+    return blobs
+
+
+def entries(
+    db: Connections, home: Home, view: View, read: Read, after: tuple[int, int], now: int
+) -> Iterator[tuple[str, Keyed]]:
+    """The rows after a cursor, each with its own, as far as anybody asks; with the line's end."""
+    flag = flag_of(view.queue)
+    upto = None if view.upto is None else int(view.upto)
+    while True:
+        args = [view.state.value, flag, home.parts, after[0], after[1], PAGE]
+        if view.state is not State.LEASED:
+            args.append(now)
+        if view.state is State.READY:
+            args.append(1)
+        end, (ids, first, second, states, past, calls, blobs) = read(*args)
+        found = zip(
+            ids, first, second, states, past, calls, bodies(db, home, ids, blobs), strict=True
+        )
+        for id, one, two, state, history, call, blob in found:
+            key = (int(float(one)), int(two))
+            if blob is None:
+                continue
+            place, name, where = key[1], id.decode(), read_where(state)
+            lease = None
+            if view.state is State.LEASED:
+                key = (deadline_of(one), key[1])
+                lease = read_lease(blob, name, view.queue, where, history, call, key[0])
+                message = lease.message
+            else:
+                message = read_waiting(blob, name, view.queue, where, history, call)
+            if view.state is not State.READY and state is not None and state[:1] != b"F":
+                place = int(state.split(b" ", 6)[5])
+            since, until = view.since, view.until
+            if (
+                (since is None or message.enqueued_at >= since)
+                and (until is None or message.enqueued_at < until)
+                and (upto is None or place <= upto)
+            ):
+                yield end, (key, Entry(message, place, lease))
+        if len(ids) < PAGE:
+            return
+        after = (int(float(first[-1])), int(second[-1]))
+
+
+def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int]) -> Iterator[Keyed]:
+    """Of one millisecond by seq: a batch that finished together stands in the order it came."""
+    flag = flag_of(view.queue)
+    if view.id is not None:
+        where = db.run("HGET", home.key("li" + flag), view.id)
+        found = db.run("XRANGE", home.key("log" + flag), where, where) if where else []
+        for entry in found:
+            seq, finished = read_finished(entry, view.queue)
+            if (finished.finished_at, seq) > after and _within(finished.finished_at, view):
+                yield (finished.finished_at, seq), _entry(seq, finished)
+        return
+    start = max(after[0], view.since or 0, 0)
+    for ms, group in _by_time(db, home.key("log" + flag), start):
+        if view.until is not None and ms >= view.until:
+            return
+        rows = sorted((read_finished(entry, view.queue) for entry in group), key=lambda row: row[0])
+        for seq, finished in rows:
+            if (ms, seq) > after:
+                yield (ms, seq), _entry(seq, finished)
+
+
+def _by_time(db: Connections, log: str, start: int) -> Iterator[tuple[int, list[Any]]]:
+    """The entries of a log, those of each millisecond together."""
+    low, group, at = f"{start}-0", list[Any](), -1
+    while True:
+        found = db.run("XRANGE", log, low, "+", "COUNT", PAGE)
+        for entry in found:
+            ms = int(entry[0][: entry[0].index(b"-")])
+            if ms != at and group:
+                yield at, group
+                group = []
+            at = ms
+            group.append(entry)
+        if len(found) < PAGE:
+            if group:
+                yield at, group
+            return
+        low = f"({found[-1][0].decode()}"
+
+
+def _entry(seq: int, finished: Any) -> Entry:
+    return Entry(finished.message, seq, finished=finished)
+
+
+def _within(at: int, view: View) -> bool:
+    return (view.since is None or at >= view.since) and (view.until is None or at < view.until)
+
+
+EXACT = 5_000
+"""Up to here a line is cut by counting, beyond by where a place lies between first and last."""
+
+
+def cut_line(
+    places: Callable[[tuple[int, int]], list[tuple[int, int]]],
+    parts: int,
+    n: int,
+    spans: list[tuple[int, int, int, int]],
+) -> list[tuple[int, int]]:
+    """Cursors for a line of `n` messages. `places` reads the cursors that follow one; `spans` says
+    of each lane its rank, how many it holds, and its first and last place."""
+    if n <= EXACT:
+        keys: list[tuple[int, int]] = []
+        after = (-1, -1)
+        while found := places(after):
+            keys += found
+            after = found[-1]
+        step = max(1, -(-len(keys) // parts))
+        return keys[step - 1 : -1 : step]
+    cuts: list[tuple[int, int]] = []
+    step, passed = n / parts, 0
+    for rank, count, low, high in spans:
+        while len(cuts) + 1 < parts and (len(cuts) + 1) * step <= passed + count:
+            share = ((len(cuts) + 1) * step - passed) / count
+            cuts.append((rank, low + round(share * (high - low))))
+        passed += count
+    return cuts
+
+
+def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[tuple[int, int]]:
+    """Entries are numbered without gaps, so the n-th is found by halving the time."""
+    log = home.key("log" + flag_of(view.queue))
+    low = f"{view.since or 0}-0"
+    high = "+" if view.until is None else f"({max(view.until, 1)}-0"
+    first = db.run("XRANGE", log, low, high, "COUNT", 1)
+    last = db.run("XREVRANGE", log, high, low, "COUNT", 1)
+    if not first or not last:
+        return []
+    (begin, one), (end, final) = _numbered(first[0][0]), _numbered(last[0][0])
+    n = final - one + 1
+    step = max(1, -(-n // parts))
+    cuts: list[tuple[int, int]] = []
+    for rank in range(step - 1, n - 1, step):
+        ms = _time_of(db, log, one + rank, begin, end)
+        group = db.run("XRANGE", log, f"{ms}", f"{ms}")
+        seqs = sorted(int(entry[1][5].split(b" ", 1)[0]) for entry in group)
+        at = one + rank - _numbered(group[0][0])[1]
+        key = (ms, seqs[min(max(at, 0), len(seqs) - 1)])
+        if not cuts or key > cuts[-1]:
+            cuts.append(key)
+    return cuts
+
+
+def _numbered(entry: bytes) -> tuple[int, int]:
+    ms, _, number = entry.partition(b"-")
+    return int(ms), int(number)
+
+
+def _time_of(db: Connections, log: str, number: int, low: int, high: int) -> int:
+    """When the entry with this number was written: the last time at which one is not beyond it."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = db.run("XRANGE", log, f"{middle}-0", "+", "COUNT", 1)
+        if found and _numbered(found[0][0])[1] <= number:
+            low = _numbered(found[0][0])[0]
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,220 @@
+"""Commands and scripts to one Redis, a master behind Sentinel, or a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from typing import Any
+
+import redis
+from redis import exceptions as errors
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
+
+from holdfast.errors import (
+    FailedPrecondition,
+    HoldfastError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from holdfast.stores.redis.url import Where
+
+SERVER_MIN = (6, 2)
+
+REDIRECTS = 5
+"""How often a slot may turn out to be elsewhere before one gives up."""
+
+Arg = str | bytes | int
+
+
+class Script:
+    """The text of a script, with what it begins with, and the name that a server knows it by."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Connections:
+    """Thread-safe. A process that was forked off opens connections of its own.
+
+    Nothing is tried twice behind the caller's back: a lease that was run again would leave the
+    messages of the first one with nobody until their deadline.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self._closed = False
+        self._made: Any = None
+
+    @property
+    def client(self) -> Any:
+        if self._made is None:
+            if self._closed:
+                raise StoreUnavailable(f"{self.where.shown}: this connection was closed")
+            self._made = self._open()
+        return self._made
+
+    def _open(self) -> Any:
+        where = self.where
+        options: dict[str, Any] = {
+            "socket_timeout": where.timeout,
+            "socket_connect_timeout": min(where.timeout, 5.0),
+            "socket_keepalive": True,
+            "protocol": 2,
+            **where.options,
+        }
+        never = Retry(NoBackoff(), 0)
+        if where.kind == "cluster":
+            from redis.cluster import ClusterNode
+
+            nodes = [ClusterNode(host, port) for host, port in where.hosts]
+            return RedisCluster(
+                startup_nodes=nodes, cluster_error_retry_attempts=0, **options, retry=never
+            )
+        if where.kind == "sentinel":
+            watch = {**options, "username": None, "password": where.sentinel_password}
+            sentinel = Sentinel(where.hosts, sentinel_kwargs=watch, **options, retry=never)
+            return sentinel.master_for(where.service, db=where.db)
+        host, port = where.hosts[0]
+        return redis.Redis(host=host, port=port, db=where.db, **options, retry=never)
+
+    def run(self, *command: Arg, key: str | None = None) -> Any:
+        """The plain answer. In a cluster of the node that holds `key`, else the command's own."""
+        with self.translated():
+            return self._ask(str(command[1]) if key is None else key, command)
+
+    def script(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        with self.translated():
+            try:
+                return self._ask(keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args))
+            except errors.NoScriptError:  # a server that was restarted has forgotten it
+                return self._ask(keys[0], ("EVAL", script.text, len(keys), *keys, *args))
+
+    def info(self, key: str) -> dict[str, str]:
+        """What the server that holds a key says of itself."""
+        told: bytes = self.run("INFO", "everything", key=key)
+        pairs = (line.partition(":") for line in told.decode().splitlines() if ":" in line)
+        return {name: value for name, _, value in pairs}
+
+    def _ask(self, key: str, command: Sequence[Arg]) -> Any:
+        client = self.client
+        if self.where.kind != "cluster":
+            return _ask(client.connection_pool, command)
+        for left in reversed(range(REDIRECTS)):
+            node = client.get_node_from_key(key)
+            try:
+                return _ask(client.get_redis_connection(node).connection_pool, command)
+            except errors.AskError as asked:  # the slot is on its way there
+                node = client.get_node(asked.host, asked.port)
+                if node is not None:
+                    return _ask(client.get_redis_connection(node).connection_pool, command, True)
+            except errors.MovedError:
+                if not left:
+                    raise
+            except (errors.ConnectionError, errors.ClusterDownError):
+                with suppress(errors.RedisError, OSError):
+                    client.nodes_manager.initialize()  # for the next call: this one may have run
+                raise
+            client.nodes_manager.initialize()
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        self._closed = True
+        client, self._made = self._made, None
+        if client is not None:
+            with suppress(errors.RedisError, OSError):
+                client.close()
+
+    @contextmanager
+    def translated(self) -> Generator[None, None, None]:
+        """The driver's errors as ours, with their cause."""
+        try:
+            yield
+        except (errors.RedisError, OSError) as error:
+            if isinstance(error, errors.ReadOnlyError) or "READONLY" in str(error):
+                self._forget()  # a replica now: whoever is the master is found anew
+            raise self._ours(error) from error
+
+    def _forget(self) -> None:
+        if self.where.kind != "cluster" and self._made is not None:
+            with suppress(errors.RedisError, OSError):
+                self._made.connection_pool.disconnect(inuse_connections=False)
+
+    def _ours(self, error: Exception) -> HoldfastError:
+        said = _SCRIPT.sub("", str(error)).strip()
+        text = f"{self.where.shown}: {said or type(error).__name__}"
+        if self._closed:
+            return StoreUnavailable(f"{self.where.shown}: this connection was closed")
+        match error:
+            case errors.AuthenticationError() | errors.NoPermissionError():
+                return StoreError(f"{text}. Check user and password, and what this user may do")
+            case MasterNotFoundError() | errors.ConnectionError() | errors.TimeoutError():
+                if "NOAUTH" in said or "AUTH" in said.upper().split():
+                    return StoreError(f"{text}. Check user and password")
+                return StoreUnavailable(text)
+            case OSError():
+                return StoreUnavailable(text)
+            case _:
+                return _by_words(said, text)
+
+
+# What a server says before and after the words of an error inside a script.
+_SCRIPT = re.compile(
+    r"(ERR )?Error running script \(.*?\): |@?user_script: ?\d+: |"
+    r" script: [0-9a-f]{40}, on @user_script:\d+\.?"
+)
+
+
+def _by_words(said: str, text: str) -> HoldfastError:
+    """Errors inside a script are known by their words only."""
+
+    def says(*words: str) -> bool:
+        return any(word in said for word in words)
+
+    if says("READONLY", "read only replica"):
+        return StoreReadOnly(f"{text}. A replica takes no messages: connect to the master")
+    if says("OOM", "maxmemory"):
+        return StoreFull(f"{text}. Nothing was stored; consumers can still work it off")
+    if says("MISCONF", "NOREPLICAS"):
+        return StoreReadOnly(text)
+    if says("WRONGTYPE", "wrong kind of value", "NOGROUP", "BUSYGROUP", "nil value"):
+        return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
+    if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions"):
+        return StoreError(f"{text}. Check user and password, and what this user may do")
+    if says("unknown command", "Unknown Redis command", "unknown subcommand"):
+        return FailedPrecondition(f"{text}. Redis 6.2 or newer is needed")
+    if says("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK "):
+        return StoreUnavailable(text)
+    return StoreError(text)
+
+
+def _ask(pool: Any, command: Sequence[Arg], moving: bool = False) -> Any:
+    """Send and read, without the driver's translation of answers, which takes longer than Redis."""
+    connection = pool.get_connection()
+    try:
+        if moving:
+            connection.send_command("ASKING")
+            connection.read_response()
+        connection.send_command(*command)
+        return connection.read_response()
+    except errors.ResponseError:
+        raise
+    except BaseException:
+        connection.disconnect()  # an answer may still be on its way
+        raise
+    finally:
+        pool.release(connection)
+
+
+def load(name: str, *before: str) -> Script:
+    folder = files("holdfast.stores.redis") / "lua"
+    return Script("".join((folder / f"{part}.lua").read_text() for part in (*before, name)))

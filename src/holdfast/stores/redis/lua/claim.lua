@@ -1,0 +1,11 @@
+-- Take, renew or give up a named lease. KEYS: the hash of claims. ARGV: name, owner, ttl, now
+-- Kept as "epoch expires owner". Answers the epoch; 0 while another owner's holds.
+
+local epoch, expires, owner = string.match(
+  redis.call('HGET', KEYS[1], ARGV[1]) or '0 0 ', '^(%d+) (%d+) (.*)$')
+local now, ttl = tonumber(ARGV[4]), tonumber(ARGV[3])
+local live = tonumber(expires) > now
+if live and owner ~= ARGV[2] then return 0 end
+if not live then epoch = epoch + 1 end
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %.0f %s', epoch, now + ttl, ARGV[2]))
+return tonumber(epoch)

@@ -1,0 +1,17 @@
+-- Forget consumers that hold nothing and have not been seen for a while. One that holds a message is
+-- never removed: its messages would be left in the stream, and nobody would ever read them.
+-- KEYS: c and streams.
+-- ARGV: idle for at least so many ms
+
+local n = 0
+for i = 2, #KEYS do
+  if call('EXISTS', KEYS[i]) == 1 then
+    for _, consumer in ipairs(call('XINFO', 'CONSUMERS', KEYS[i], GROUP)) do
+      if consumer[4] == 0 and consumer[6] > tonumber(ARGV[1]) then
+        call('XGROUP', 'DELCONSUMER', KEYS[i], GROUP, consumer[2])
+        n = n + 1
+      end
+    end
+  end
+end
+return n

@@ -1,0 +1,92 @@
+-- Drop waiting messages of a queue, up to a number; or, of a queue that is being deleted, all that it
+-- holds. How many; "-1": the queue that should go holds messages.
+-- KEYS: c m x e k kn rn rv, d z b a w log li and all r of both queues; all s.
+-- ARGV: what, queue, limit, partitions. What: purge (the waiting ones) | begin, begin-empty (from now
+--       on there is no such queue) | go on (with a queue that is being deleted)
+
+local what, flag, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local known = call('HMGET', KEYS[1], 'parts', 'lanes', 'spec' .. flag)
+if known[1] ~= ARGV[4] and known[1] then return { 'parts', known[1] } end
+local parts = tonumber(known[1] or 0)
+local used = lanes_of(flag, known[2])
+
+if what == 'begin' or what == 'begin-empty' then
+  if not known[3] then return { 'ok', 0 } end
+  local held = call('ZCARD', key('d' .. flag)) + call('ZCARD', key('z' .. flag))
+  for part = 0, parts - 1 do held = held + call('ZCARD', key('r' .. flag .. '.' .. num(part))) end
+  for lane, of in pairs(used) do
+    for _, part in ipairs(of) do held = held + call('XLEN', lane_of(part, lane)) end
+  end
+  if held > 0 and what == 'begin-empty' then return { 'ok', -1 } end
+  call('HDEL', KEYS[1], 'spec' .. flag, 'paused' .. flag, 'rev' .. flag, 'done' .. flag)
+  call('HSET', KEYS[1], 'dropping' .. flag, '1')
+  return { 'ok', 0 }
+end
+
+local function forget(ids)
+  if #ids == 0 then return end
+  if what == 'go on' then
+    for _, state in ipairs(hmget('x', ids)) do
+      local row = state and read(state)
+      local name = row and row.state ~= 'W' and call_of(row.token)
+      if name and call('HINCRBY', key('kn'), name, -1) <= 0 then
+        call('HDEL', key('k'), name)
+        call('HDEL', key('kn'), name)
+      end
+    end
+  end
+  call('HDEL', key('m'), unpack(ids))
+  call('HDEL', key('x'), unpack(ids))
+  call('HDEL', key('e'), unpack(ids))
+end
+
+local n = 0
+for part = 0, parts - 1 do
+  local name = key('r' .. flag .. '.' .. num(part))
+  local ids = n < limit and call('ZRANGE', name, 0, limit - n - 1) or {}
+  if #ids > 0 then call('ZREM', name, unpack(ids)) end
+  forget(ids)
+  n = n + #ids
+end
+local late = n < limit and call('ZRANGE', key('z' .. flag), 0, limit - n - 1) or {}
+if #late > 0 then
+  local ids = {}
+  for i, member in ipairs(late) do ids[i] = string.sub(member, 16) end
+  call('ZREM', key('z' .. flag), unpack(late))
+  forget(ids)
+  n = n + #ids
+end
+for lane, of in pairs(used) do
+  for _, part in ipairs(of) do
+    local stream = lane_of(part, lane)
+    local last = what == 'purge' and '(' .. progress(stream) or '-'
+    local found = n < limit and call('XRANGE', stream, last, '+', 'COUNT', limit - n) or {}
+    local entries, ids = {}, {}
+    for i, entry in ipairs(found) do entries[i], ids[i] = entry[1], entry[2][2] end
+    if #entries > 0 then
+      if what ~= 'purge' then call('XACK', stream, GROUP, unpack(entries)) end
+      call('XDEL', stream, unpack(entries))
+    end
+    forget(ids)
+    n = n + #ids
+  end
+end
+if what == 'go on' and n < limit then
+  -- Only what was leased again is left, and then nothing.
+  local found = call('XRANGE', key('a' .. flag), '-', '+', 'COUNT', limit)
+  local entries, ids = {}, {}
+  for i, entry in ipairs(found) do entries[i], ids[i] = entry[1], entry[2][2] end
+  if #entries > 0 then
+    call('XACK', key('a' .. flag), GROUP, unpack(entries))
+    call('XDEL', key('a' .. flag), unpack(entries))
+  end
+  forget(ids)
+  n = n + #ids
+  if n < limit then
+    call('UNLINK', key('d' .. flag), key('b' .. flag), key('w' .. flag), key('log' .. flag), key('li' .. flag))
+    call('HDEL', KEYS[1], 'dropping' .. flag)
+    local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
+    if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end
+  end
+end
+return { 'ok', n }

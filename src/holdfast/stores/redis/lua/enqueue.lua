@@ -1,0 +1,75 @@
+-- Store messages, all or none. Each is three values: its id; where it goes; its body.
+-- "F<part>.<lane>[ time-out]": to the end of its lane. Anything else, see x in common.lua:
+-- "W <flag> <part> <lane> <available> <attempts> <first> <time-out> <history>".
+-- KEYS: c m w0 and the lanes; x e z0 w1 z1 and what returns, if one needs them; rn rv for a receipt.
+-- ARGV: now, queues (0, 1 or 01), receipt or "", then the messages.
+
+local now, flags, receipt = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local known = call('HMGET', KEYS[1], 'spec0', 'spec1', 'lanes')
+for flag in string.gmatch(flags, '%d') do
+  if not known[flag + 1] then return { 'gone', flag } end
+  call('LLEN', key('w' .. flag))
+end
+if receipt ~= '' and call('HEXISTS', key('rv'), receipt) == 1 then return { 'kept' } end
+
+local ids, heads, blobs, n = {}, {}, {}, 0
+for i = 4, #ARGV, 3 do
+  n = n + 1
+  ids[n], heads[n], blobs[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+end
+local held, fresh, set = hmget('m', ids), {}, {}
+local lanes = known[3] or ' '
+local added = ''
+for i = 1, n do
+  if not held[i] and not fresh[ids[i]] then
+    fresh[ids[i]] = i
+    set[#set + 1] = ids[i]
+    set[#set + 1] = blobs[i]
+    if string.sub(heads[i], 1, 1) == 'F' then
+      local lane = string.match(heads[i], '^F(%d+%.%d+)')
+      if not string.find(lanes, ' ' .. lane .. ' ', 1, true) then
+        call('XGROUP', 'CREATE', key('s' .. lane), GROUP, '0', 'MKSTREAM')
+        lanes, added = lanes .. lane .. ' ', ' '
+      end
+    end
+  end
+end
+local seq = call('HINCRBY', KEYS[1], 'seq', n) - n
+if added ~= '' then call('HSET', KEYS[1], 'lanes', lanes) end
+if receipt ~= '' then
+  call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ')
+  call('ZADD', key('rn'), 0, receipt)
+end
+if #set > 0 then call('HSET', key('m'), unpack(set)) end
+local answers = {}
+for i = 1, n do
+  if fresh[ids[i]] == i then
+    answers[i] = 1
+    local head = heads[i]
+    local lane, timeout = string.match(head, '^F(%d+%.%d+) ?(.*)$')
+    if lane then
+      if timeout == '' then
+        call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i])
+      else
+        call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
+      end
+    else
+      local row = { state = 'W', seq = padded(seq + i), place = num(seq + i), entry = '-',
+        token = '-', verb = '-' }
+      local history
+      row.flag, row.part, row.lane, row.available, row.attempts, row.first, row.timeout, history =
+        string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+      call('HSET', key('x'), ids[i], written(row))
+      if history ~= '' then call('HSET', key('e'), ids[i], history) end
+      if tonumber(row.available) > now then
+        call('ZADD', key('z' .. row.flag), row.available, row.seq .. ids[i])
+      else
+        call('ZADD', key('r' .. row.flag .. '.' .. row.part), score(row.lane, row.place), ids[i])
+      end
+    end
+  else
+    answers[i] = 0
+  end
+end
+for flag in string.gmatch(flags, '%d') do wake(flag) end
+return { 'ok', answers }

@@ -1,0 +1,118 @@
+-- Lease, or hold, up to a number of messages: highest lane first, then by place.
+-- KEYS: c m x e k kn, of the queue d z b a w and all r and s.
+-- ARGV: queue, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner,
+--       the home's number of partitions, those asked for (" 0 2 ", or "" for all), NO_DEADLINE.
+
+local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local known = call('HMGET', KEYS[1], 'spec' .. flag, 'paused' .. flag, 'lanes', 'parts')
+if not known[1] then return { 'gone' } end
+if known[4] ~= ARGV[8] then return { 'parts', known[4] } end
+if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end
+call('ZCARD', key('d' .. flag)); call('HLEN', key('x')); call('HLEN', key('k'))
+call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' .. flag))
+if batch ~= '' then call('ZCARD', key('b' .. flag)) end
+promote(flag, now)
+
+local wanted, parts, returned = nil, {}, 0
+if ARGV[9] ~= '' then
+  wanted = {}
+  for part in string.gmatch(ARGV[9], '%d+') do wanted[part] = true end
+end
+for part = 0, known[4] - 1 do
+  part = num(part)
+  if wanted == nil or wanted[part] then
+    parts[#parts + 1] = part
+    returned = returned + call('ZCARD', key('r' .. flag .. '.' .. part))
+  end
+end
+local used = lanes_of(flag, known[3], wanted)
+
+local deadline = timeout and num(now + timeout) or ARGV[10]
+local ids, tokens, due, states, again = {}, {}, {}, {}, {}
+
+local function take(part, lane, n, id, own)
+  local seq = padded(n)
+  local token = part .. '.' .. lane .. '.' .. seq .. '.' .. caller
+  local at = #ids + 1
+  ids[at], tokens[at] = id, token
+  due[#due + 1] = own and timeout and num(now + own) or deadline
+  due[#due + 1] = seq .. id
+  states[#states + 1] = id
+  states[#states + 1] = 'F' .. token
+end
+
+-- The next ones of a stream, in the order of the stream.
+local function next_of(part, lane, n)
+  local read = call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', n, 'STREAMS', lane_of(part, lane), '>')
+  return read and read[1][2] or {}
+end
+
+for rank = 0, 9 do
+  local lane = num(9 - rank)
+  local streams, left = used[lane], limit - #ids
+  if left <= 0 then break end
+  if returned == 0 and streams and #streams == 1 then
+    for _, entry in ipairs(next_of(streams[1], lane, left)) do
+      take(streams[1], lane, string.sub(entry[1], 1, -3), entry[2][2], entry[2][4])
+    end
+  elseif returned > 0 or streams then
+    local found, counts = line(flag, lane, parts, streams, -1, left), {}
+    for _, one in ipairs(found) do
+      if one[4] then
+        take(one[3], lane, one[4], one[2], one[5])
+        counts[one[3]] = (counts[one[3]] or 0) + 1
+      else
+        ids[#ids + 1] = one[2]
+        again[#again + 1] = #ids
+      end
+    end
+    for part, n in pairs(counts) do next_of(part, lane, n) end
+  end
+end
+if #ids == 0 then return { 'ok', {}, {}, {}, {} } end
+
+local extras = {}
+if #again > 0 then
+  -- Those that come again are shown to operators in a stream of their own.
+  local some = {}
+  for i, at in ipairs(again) do some[i] = ids[at] end
+  local rows, past = hmget('x', some), hmget('e', some)
+  for i, at in ipairs(again) do
+    rows[i] = read(rows[i])
+    call('ZREM', key('r' .. flag .. '.' .. rows[i].part), ids[at])
+  end
+  local entry = call('HINCRBY', KEYS[1], 'seq', #again) - #again
+  for i, at in ipairs(again) do
+    local id, row = ids[at], rows[i]
+    row.state, row.entry, row.verb = 'L', num(entry + i), '-'
+    row.token = row.part .. '.' .. row.lane .. '.' .. row.seq .. '.' .. caller
+    row.attempts = num(row.attempts + 1)
+    if row.first == '-' then row.first = num(now) end
+    call('XADD', key('a' .. flag), row.entry .. '-0', 'i', id)
+    tokens[at] = row.token
+    due[#due + 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
+    due[#due + 1] = row.seq .. id
+    states[#states + 1] = id
+    states[#states + 1] = written(row)
+    extras[#extras + 1] = num(at - 1)
+    extras[#extras + 1] = states[#states]
+    extras[#extras + 1] = past[i] or ''
+  end
+  call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
+end
+call('ZADD', key('d' .. flag), unpack(due))
+call('HSET', key('x'), unpack(states))
+call('HSET', key('k'), caller, num(now) .. ' ' .. batch .. ' ' .. owner)
+call('HINCRBY', key('kn'), caller, #ids)
+if batch ~= '' then
+  local names = {}
+  for i = 1, #ids do
+    names[#names + 1] = 0
+    names[#names + 1] = batch .. ' ' .. ids[i] .. ' ' .. tokens[i]
+  end
+  call('ZADD', key('b' .. flag), unpack(names))
+end
+if #ids == limit then wake(flag) end
+if not timeout then return { 'held', #ids } end
+return { 'ok', ids, tokens, bodies(ids), extras }

@@ -1,0 +1,19 @@
+-- Write the settings of a home's queues if the stored revisions are the given ones; else none.
+-- KEYS: c a0 a1 w0 w1
+-- ARGV: for each: queue, revision, settings, paused (1 or 0), partitions
+
+for i = 1, #ARGV, 5 do
+  local stored = call('HGET', KEYS[1], 'rev' .. ARGV[i]) or '0'
+  if stored ~= ARGV[i + 1] then return 0 end
+  if call('HEXISTS', KEYS[1], 'dropping' .. ARGV[i]) == 1 then return -1 end
+  call('LLEN', key('w' .. ARGV[i])); call('XLEN', key('a' .. ARGV[i]))
+end
+for i = 1, #ARGV, 5 do
+  local flag = ARGV[i]
+  local parts = tonumber(call('HGET', KEYS[1], 'parts') or 0)
+  call('HSET', KEYS[1], 'spec' .. flag, ARGV[i + 2], 'paused' .. flag, ARGV[i + 3],
+    'rev' .. flag, num(ARGV[i + 1] + 1), 'parts', num(math.max(parts, tonumber(ARGV[i + 4]))))
+  redis.pcall('XGROUP', 'CREATE', key('a' .. flag), GROUP, '0', 'MKSTREAM')
+  wake(flag)
+end
+return 1

@@ -1,0 +1,70 @@
+-- Read messages, at one moment; changes nothing but that due messages take their place in line.
+-- KEYS: c m x e k, of the queue d z b and all r and s.
+-- ARGV: what, queue, partitions, then:
+--   get: ids | overdue: now, limit | batch: batch, after, limit | leased: deadline, seq, limit |
+--   delayed: available, seq, limit, now | ready: lane, place, limit, now, bodies wanted (1 or 0)
+-- Answers: ids, two numbers for each that it is ordered by, x, e, k and as many bodies as fit.
+
+local what, flag = ARGV[1], ARGV[2]
+local known = call('HMGET', KEYS[1], 'spec' .. flag, 'parts', 'lanes', 'seq')
+if not known[1] then return { 'gone' } end
+if known[2] ~= ARGV[3] then return { 'parts', known[2] } end
+local ids, first, second, more = {}, {}, {}, false
+
+-- How many members of a set lie up to (score, seq).
+local function rank(name, at, seq)
+  local low, high = call('ZCOUNT', name, '-inf', '(' .. at), call('ZCOUNT', name, '-inf', at)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = call('ZRANGE', name, middle, middle)[1]
+    if tonumber(string.sub(member, 1, 15)) > seq then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+local function members(found)
+  for i = 1, #found, 2 do
+    ids[#ids + 1] = string.sub(found[i], 16)
+    first[#first + 1] = found[i + 1]
+    second[#second + 1] = string.sub(found[i], 1, 15)
+  end
+end
+
+if what == 'get' then
+  for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
+elseif what == 'overdue' then
+  members(call('ZRANGEBYSCORE', key('d' .. flag), '-inf', ARGV[4], 'WITHSCORES', 'LIMIT', 0, ARGV[5]))
+elseif what == 'batch' then
+  local from = ARGV[5] == '' and '[' .. ARGV[4] .. ' ' or '(' .. ARGV[4] .. ' ' .. ARGV[5] .. '!'
+  local found = call('ZRANGEBYLEX', key('b' .. flag), from, '(' .. ARGV[4] .. '!', 'LIMIT', 0, ARGV[6])
+  for i, name in ipairs(found) do
+    local seq
+    ids[i], seq = string.match(name, '^%S+ (%S+) %d+%.%d+%.(%d+)')
+    first[i] = call('ZSCORE', key('d' .. flag), seq .. ids[i])
+    second[i] = seq
+  end
+elseif what == 'leased' or what == 'delayed' then
+  local name = key((what == 'leased' and 'd' or 'z') .. flag)
+  local from = rank(name, ARGV[4], tonumber(ARGV[5]))
+  if what == 'delayed' then from = math.max(from, call('ZCOUNT', name, '-inf', ARGV[7])) end
+  members(call('ZRANGE', name, from, from + ARGV[6] - 1, 'WITHSCORES'))
+else
+  more = promote(flag, tonumber(ARGV[7])) == PROMOTE
+  local parts, used, limit = {}, lanes_of(flag, known[3]), tonumber(ARGV[6])
+  for part = 0, known[2] - 1 do parts[#parts + 1] = num(part) end
+  local from, after = tonumber(ARGV[4]), tonumber(ARGV[5])
+  for at = math.max(from, 0), 9 do
+    if #ids >= limit or more then break end
+    local lane = num(9 - at)
+    for _, one in ipairs(line(flag, lane, parts, used[lane], at == from and after or -1, limit - #ids)) do
+      ids[#ids + 1], first[#first + 1], second[#second + 1] = one[2], num(at), num(one[1])
+    end
+  end
+end
+local states, past, calls = hmget('x', ids), hmget('e', ids), {}
+for i = 1, #ids do
+  local row = states[i] and read(states[i])
+  calls[i] = row and row.state ~= 'W' and call('HGET', key('k'), call_of(row.token)) or false
+end
+local blobs = what == 'ready' and ARGV[8] == '0' and {} or bodies(ids)
+return { more and 'more' or 'ok', known[4] or '0', ids, first, second, states, past, calls, blobs }

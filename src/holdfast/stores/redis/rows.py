@@ -1,0 +1,214 @@
+"""Messages to bytes and back. The hot path of every batch: nothing decoded in vain."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.backoff import Backoff
+from holdfast.errors import StoreCorrupt
+from holdfast.message import NO_HISTORY, Finished, History, Lease, Message, Status, is_dlq
+from holdfast.payload import JSON
+from holdfast.store import NO_DEADLINE, LeaseAsk
+from holdfast.stores.rows import write_history
+
+Row = tuple[
+    int, int, str | None, str | None, str | None, dict[str, str] | None, int, int,
+    float | None, int | None, dict[str, Any] | None, bytes,
+]  # fmt: skip
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = cast(Any, msgspec.msgpack.Decoder(Row)).decode
+_history = msgspec.json.Decoder(History).decode
+
+
+def own_timeout(message: Message) -> int | None:
+    return None if message.ack_timeout is None else round(message.ack_timeout * 1000)
+
+
+def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
+    """Its id, where it goes and its body, as enqueue.lua takes them. What scripts may need stands
+    before the "|", the rest means nothing to them."""
+    timeout = own_timeout(m)
+    own = "" if timeout is None else f".{timeout}"
+    row = (
+        m.partition,
+        m.priority,
+        m.key,
+        m.type,
+        None if m.content_type == JSON else m.content_type,
+        m.headers or None,
+        m.enqueued_at,
+        m.available_at,
+        m.ack_timeout,
+        m.max_attempts,
+        None if m.backoff is None else m.backoff.to_dict(),
+        m.body,
+    )
+    dead = is_dlq(m.queue)
+    lane = 0 if dead else m.priority
+    blob = b"%d.%d.%d%b.%d|%b" % (
+        m.partition, lane, m.available_at, own.encode(), m.enqueued_at, _encode(row),
+    )  # fmt: skip
+    history = write_history(m.history)
+    if m.available_at <= now and not dead and not m.attempts and history is None:
+        head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
+        return m.id, head, blob
+    first = "-" if m.first_leased_at is None else m.first_leased_at
+    head = (
+        f"W {int(dead)} {m.partition} {lane} {m.available_at} {m.attempts} {first} "
+        f"{'-' if timeout is None else timeout} {history or ''}"
+    )
+    return m.id, head, blob
+
+
+def read_message(
+    blob: bytes,
+    id: str,
+    queue: str,
+    attempts: int = 0,
+    first: int | None = None,
+    available: int | None = None,
+    history: bytes | None = None,
+) -> Message:
+    try:
+        (
+            partition, priority, key, type, content_type, headers, enqueued_at, available_at,
+            ack_timeout, max_attempts, backoff, body,
+        ) = _decode(memoryview(blob)[blob.index(b"|") + 1 :])  # fmt: skip
+    except (msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
+        raise StoreCorrupt(f"{queue}: {id} was not written by Holdfast: {error}") from error
+    return Message(
+        id,
+        queue,
+        partition,
+        priority,
+        key,
+        type,
+        body,
+        content_type or JSON,
+        headers or {},
+        enqueued_at,
+        available_at if available is None else available,
+        attempts,
+        ack_timeout,
+        max_attempts,
+        Backoff(**backoff) if backoff else None,
+        first,
+        _history(history) if history else NO_HISTORY,
+    )
+
+
+def enqueued_at(head: bytes) -> int:
+    """Of a body's beginning."""
+    return int(head[head.rindex(b".") + 1 : -1])
+
+
+class Where(msgspec.Struct, frozen=True, gc=False):
+    """What the hash x says of a message; see lua/common.lua."""
+
+    state: str
+    dead: bool = False
+    attempts: int = 0
+    available: int | None = None
+    first: int | None = None
+    token: str = "-"
+
+
+UNTOUCHED = Where("S")
+
+
+def read_where(text: bytes | None) -> Where:
+    if text is None:
+        return UNTOUCHED
+    if text[:1] == b"F":
+        return Where("F", attempts=1, token=text[1:].decode())
+    state, flag, _, _, _, _, attempts, available, first, _, _, token, _ = text.decode().split(" ")
+    return Where(
+        state,
+        flag == "1",
+        int(attempts),
+        int(available),
+        None if first == "-" else int(first),
+        token,
+    )
+
+
+def read_waiting(
+    blob: bytes, id: str, queue: str, where: Where, history: bytes | None, call: bytes | None
+) -> Message:
+    """As it is, waiting or leased. `call` is the record of the lease call that holds it."""
+    first = where.first
+    if where.state == "F" and call is not None:
+        first = int(call[: call.index(b" ")])
+    return read_message(blob, id, queue, where.attempts, first, where.available, history)
+
+
+def read_lease(
+    blob: bytes,
+    id: str,
+    queue: str,
+    where: Where,
+    history: bytes | None,
+    call: bytes | None,
+    deadline: int,
+) -> Lease:
+    at, _, owner = (call or b"0  ").split(b" ", 2)
+    message = read_waiting(blob, id, queue, where, history, call)
+    return Lease(message, where.token, deadline, int(at), owner.decode())
+
+
+def take_lease(
+    blob: bytes, id: str, token: str, ask: LeaseAsk, now: int, extra: tuple[bytes, bytes] | None
+) -> Lease:
+    """One that was leased just now; `extra` is where it is, and its history, if it came again."""
+    if extra is None:
+        message = read_message(blob, id, ask.queue, 1, now)
+    else:
+        where = read_where(extra[0])
+        message = read_message(
+            blob, id, ask.queue, where.attempts, where.first, where.available, extra[1] or None
+        )
+    own = message.ack_timeout
+    timeout = ask.timeout_ms if own is None else round(own * 1000)
+    return Lease(message, token, now + timeout, now, ask.owner)
+
+
+def read_finished(entry: tuple[bytes, list[bytes]], queue: str) -> tuple[int, Finished]:
+    """An entry of the log: the seq of its message, and how it ended."""
+    number, fields = entry
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    line = values[b"l"].decode()
+    seq, attempts, available, first, leased, status, _, _, owner = line.split(" ", 8)
+    message = read_message(
+        values[b"b"],
+        values[b"i"].decode(),
+        queue,
+        int(attempts),
+        None if first == "-" else int(first),
+        None if available == "-" else int(available),
+        values.get(b"h") or None,
+    )
+    result = values.get(b"r")
+    return int(seq), Finished(
+        message,
+        cast(Status, status),
+        int(number[: number.index(b"-")]),
+        message.first_leased_at,
+        None if leased == "-" else int(leased),
+        None if leased == "-" else owner,
+        msgspec.json.decode(result[1:]) if result else None,
+    )
+
+
+@lru_cache(maxsize=1000)
+def quoted(name: str) -> str:
+    """Names of batches: without spaces, in the order of nothing."""
+    return quote(name, safe="")
+
+
+def deadline_of(score: bytes) -> int:
+    return min(int(float(score)), NO_DEADLINE)

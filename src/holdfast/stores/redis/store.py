@@ -1,0 +1,813 @@
+"""Redis: every move of a message is one script, on keys of one slot, in bounded batches.
+
+What is enqueued lies in a stream for each partition and priority, read by a consumer group; what
+comes back, or was delayed, lies in sorted sets and is leased at its own place. See docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import clock
+from holdfast.errors import (
+    FailedPrecondition,
+    HoldfastError,
+    InvalidArgument,
+    QueueNotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+)
+from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of
+from holdfast.policy import Policy
+from holdfast.store import (
+    NO_DEADLINE,
+    Claim,
+    Enqueued,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueSpec,
+    QueueStats,
+    Record,
+    Settled,
+    State,
+    Target,
+    Transition,
+    Verb,
+    View,
+)
+from holdfast.stores import page_of, read_cursor
+from holdfast.stores.redis import browse, records
+from holdfast.stores.redis.connections import SERVER_MIN, Arg, Connections, Script, load
+from holdfast.stores.redis.keys import Home, Keys, flag_of
+from holdfast.stores.redis.rows import (
+    enqueued_at,
+    quoted,
+    read_lease,
+    read_waiting,
+    read_where,
+    take_lease,
+    write_message,
+)
+from holdfast.stores.redis.url import Where, where
+from holdfast.stores.rows import write_history
+
+VERSION = 1
+CHUNK = 250
+"""Messages that one script moves: while it runs, nobody else is served."""
+MOVES = 100
+"""The same for transitions of every kind, which cost more."""
+CHUNK_BYTES = 4 * 2**20
+LOOK_S = 1.0
+"""How long a waiter trusts that it will be woken."""
+BLIND_LOOK_S = 0.05
+"""The same in a cluster, for who waits for several queues: each in turn."""
+CONSUMER_IDLE_MS = 3_600_000
+CONSUMERS_EVERY_S = 300.0
+EVICTING = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm")
+
+ENQUEUE = load("enqueue", "common")
+LEASE = load("lease", "common")
+SETTLE = load("settle", "common", "settling")
+FINISH = load("finish", "common", "settling")
+READ = load("read", "common")
+COUNT = load("count", "common")
+QUEUES = load("queues", "common")
+DROP = load("drop", "common")
+TRIM = load("trim", "common")
+CUTS = load("cuts", "common")
+CONSUMERS = load("consumers", "common")
+CLAIM = load("claim")
+PUBLISH = load("publish")
+
+_ANSWERS = {b"a": Settled.APPLIED, b"r": Settled.ALREADY, b"s": Settled.STALE}
+_TARGETS = {Target.WAITING: "W", Target.LEASED: "L", Target.DONE: "D"}
+
+
+def open_url(url: str) -> RedisStore:
+    return RedisStore(where(url))
+
+
+class RedisStore:
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._db = Connections(where)
+        self._keys = Keys(where.prefix)
+        self._parts: dict[str, int] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def migrate(self) -> None:
+        check_server(self._db.info(self._keys.meta), self._where)
+        stored = self._db.run("HGET", self._keys.meta, "version")
+        if stored is None:
+            self._db.run("HSETNX", self._keys.meta, "version", VERSION)
+            stored = self._db.run("HGET", self._keys.meta, "version")
+        if not stored or not stored.isdigit():
+            raise StoreCorrupt(f"{self._where.shown}: {self._keys.meta} is not Holdfast's")
+        if int(stored) > VERSION:
+            raise SchemaTooNew(
+                f"{self._where.shown} has layout {int(stored)}, this Holdfast knows {VERSION}: "
+                "pip install --upgrade holdfast"
+            )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def time(self) -> int:
+        seconds, micros = self._db.run("TIME", key=self._keys.meta)
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    # Queues
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        """The queues of one home in one step. Of several homes: all are compared, then written."""
+        homes: dict[str, list[QueueSpec]] = {}
+        for spec in specs:
+            homes.setdefault(home_of(spec.name), []).append(spec)
+        if len(homes) > 1:
+            for spec in specs:
+                stored = self.get_queue(spec.name)
+                if (stored.revision if stored else 0) != spec.revision:
+                    return False
+        done = [self._put(name, of) for name, of in homes.items()]
+        return all(done)
+
+    def _put(self, name: str, specs: list[QueueSpec]) -> bool:
+        self._db.run("SADD", self._keys.homes, name)
+        home = self._keys.home(name, 1)
+        args: list[Arg] = []
+        for spec in specs:
+            plain = {
+                "partitions": spec.partitions,
+                "policy": spec.policy.to_dict(),
+                "created_at": spec.created_at,
+            }
+            stored = msgspec.json.encode(plain)
+            args += [flag_of(spec.name), spec.revision, stored, int(spec.paused), spec.partitions]
+        answer = self._db.script(QUEUES, home.queues, args)
+        if answer == -1:  # somebody began to delete what was here before, and did not end it
+            for spec in specs:
+                self._drop_all(spec.name)
+            answer = self._db.script(QUEUES, home.queues, args)
+        self._parts.pop(name, None)
+        return answer == 1
+
+    def get_queue(self, name: str) -> QueueSpec | None:
+        flag = flag_of(name)
+        fields = (f"spec{flag}", f"paused{flag}", f"rev{flag}")
+        return _spec(name, self._db.run("HMGET", self._keys.of(name).key("c"), *fields))
+
+    def queues(self) -> list[QueueSpec]:
+        found: list[QueueSpec] = []
+        for home in self._homes():
+            spec = (self.get_queue(home), self.get_queue(home + DLQ_SUFFIX))
+            found += [each for each in spec if each is not None]
+        return sorted(found, key=lambda spec: spec.name)
+
+    def _homes(self) -> list[str]:
+        return sorted(name.decode() for name in self._db.run("SMEMBERS", self._keys.homes))
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        """Each is gone at once; what it held is then dropped in steps."""
+        if only_empty:
+            for name in names:
+                if self.get_queue(name) and not self._is_empty(name):
+                    return False
+        for name in names:
+            what = "begin-empty" if only_empty else "begin"
+            if self._drop(name, what, 0) == -1:
+                return False
+        for name in names:
+            self._drop_all(name)
+            home = home_of(name)
+            if self.get_queue(home) is None and self.get_queue(home + DLQ_SUFFIX) is None:
+                self._db.run("SREM", self._keys.homes, home)
+                self._parts.pop(home, None)
+        return True
+
+    def _is_empty(self, name: str) -> bool:
+        _, ready, delayed, leased, *_ = self._count(name, 0, heads=False)
+        return not ready and not delayed and not leased
+
+    def _drop_all(self, name: str) -> None:
+        while self._drop(name, "go on", CHUNK) >= CHUNK:
+            pass
+
+    def _drop(self, name: str, what: str, limit: int) -> int:
+        return self._on(
+            name,
+            DROP,
+            lambda home: home.everything,
+            lambda home: [what, flag_of(name), limit, home.parts],
+        )[1]
+
+    # Messages
+
+    def enqueue(
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
+    ) -> list[Enqueued]:
+        """Each chunk whole or not at all; what broke off may be repeated."""
+        _no_transaction(within)
+        homes = {home_of(message.queue) for message in messages}
+        if len(homes) == 1 and len(messages) <= CHUNK:
+            return self._enqueue(homes.pop(), messages, now, receipt or "")
+        answers: dict[int, Enqueued] = {}
+        for home in sorted(homes):
+            mine = [n for n, message in enumerate(messages) if home_of(message.queue) == home]
+            part = [messages[n] for n in mine]
+            answers |= dict(zip(mine, self._enqueue(home, part, now, receipt or ""), strict=True))
+        return [answers[n] for n in range(len(messages))]
+
+    def _enqueue(
+        self, name: str, messages: Sequence[Message], now: int, receipt: str
+    ) -> list[Enqueued]:
+        answers: list[Enqueued] = []
+        written = [write_message(message, now) for message in messages]
+        for number, chunk in enumerate(_chunks(written)):
+            of = f"{receipt}#{number}" if receipt and number else receipt
+            queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
+            answers += self._store(name, chunk, now, of, queues)
+        return answers
+
+    def _store(
+        self,
+        name: str,
+        chunk: Sequence[tuple[str, str, bytes]],
+        now: int,
+        receipt: str,
+        queues: set[str],
+    ) -> list[Enqueued]:
+        home = self._keys.home(name, 1)
+        flags = "".join(sorted(flag_of(queue) for queue in queues))
+        keys = [home.key("c"), home.key("m"), *(home.key("w" + flag) for flag in flags)]
+        heads = {head for _, head, _ in chunk}
+        keys += home.of_lanes(sorted({h[1:].partition(" ")[0] for h in heads if h[0] == "F"}))
+        others = sorted({tuple(h.split(" ", 3)[1:3]) for h in heads if h[0] == "W"})
+        if others:
+            keys += [home.key("x"), home.key("e"), *(home.key("z" + flag) for flag in flags)]
+            keys += [home.key(f"r{flag}.{part}") for flag, part in others]
+        if receipt:
+            keys += home.receipts
+        args = [now, flags, receipt, *chain.from_iterable(chunk)]
+        answer = self._db.script(ENQUEUE, keys, args)
+        if answer[0] == b"gone":
+            raise QueueNotFound(f"no queue {name + (DLQ_SUFFIX if answer[1] == b'1' else '')!r}")
+        if answer[0] == b"kept":
+            return [Enqueued.HELD] * len(chunk)
+        return [Enqueued.STORED if stored else Enqueued.HELD for stored in answer[1]]
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        leases: list[Lease] = []
+        while True:
+            wanted = min(CHUNK, ask.limit - len(leases))
+            home, (_, ids, tokens, blobs, extras) = self._lease(ask, now, wanted, ask.timeout_ms)
+            again = {
+                int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
+            }
+            found = browse.bodies(self._db, home, ids, blobs)
+            for n, (id, token, blob) in enumerate(zip(ids, tokens, found, strict=True)):
+                if blob is not None:
+                    extra = again.get(n)
+                    leases.append(take_lease(blob, id.decode(), token.decode(), ask, now, extra))
+            if len(ids) < wanted or len(leases) >= ask.limit:
+                return leases
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        held = 0
+        while held < ask.limit:
+            wanted = min(CHUNK, ask.limit - held)
+            _, answer = self._lease(ask, now, wanted, None)
+            n = answer[1] if answer[0] == b"held" else 0
+            held += n
+            if n < wanted:
+                break
+        return held
+
+    def _lease(
+        self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
+    ) -> tuple[Home, list[Any]]:
+        flag = flag_of(ask.queue)
+        parts = "" if ask.partitions is None else f" {' '.join(map(str, ask.partitions))} "
+        batch = quoted(ask.batch) if ask.batch else ""
+        home = self._home(ask.queue)
+        answer = self._on(
+            ask.queue,
+            LEASE,
+            lambda home: home.lease[flag],
+            lambda home: [
+                flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
+                home.parts, parts, NO_DEADLINE,
+            ],
+        )  # fmt: skip
+        return home, answer
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        self._must_exist(queue)
+        flag, done = flag_of(queue), 0
+        while done < limit:
+            home = self._home(queue)
+            wanted = min(CHUNK, limit - done)
+            args = [flag, now, Verb.ACK.value, status or "", quoted(batch), wanted]
+            n, answers = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
+            done += n
+            if not answers:
+                break
+        return done
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        _no_transaction(within)
+        homes = {home_of(move.queue) for move in moves}
+        if len(homes) > 1:
+            answers: dict[int, Settled] = {}
+            for name in homes:
+                mine = [n for n, move in enumerate(moves) if home_of(move.queue) == name]
+                answers |= zip(mine, self.settle([moves[n] for n in mine], now), strict=True)
+            return [answers[n] for n in range(len(moves))]
+        if not moves:
+            return []
+        if alike(moves):
+            return self._finish(moves, now)
+        return self._settle(moves, now)
+
+    def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
+        """Many acks: the plainest and most frequent of all settlements."""
+        first, answers = moves[0], list[Settled]()
+        flag, home = flag_of(first.queue), self._home(first.queue)
+        while len(answers) < len(moves):
+            chunk = moves[len(answers) : len(answers) + CHUNK]
+            args: list[Arg] = [flag, now, first.verb.value, first.status or "", ""]
+            lanes: set[str] = set()
+            for move in chunk:
+                token = cast(str, move.token)
+                lanes.add(_lane_in(token))
+                args += (move.id, token, b"" if move.result is None else b"=" + move.result)
+            keys = [*home.finish[flag], *home.of_lanes(sorted(lanes))]
+            _, told = self._db.script(FINISH, keys, args)
+            answers += [_ANSWERS[answer] for answer in told]
+        return answers
+
+    def _settle(self, moves: Sequence[Transition], now: int) -> list[Settled]:
+        answers: list[Settled] = []
+        for start in range(0, len(moves), MOVES):
+            answers += self._settle_some(moves[start : start + MOVES], now)
+        return answers
+
+    def _settle_some(self, moves: Sequence[Transition], now: int) -> list[Settled]:
+        told = self._on(
+            moves[0].queue,
+            SETTLE,
+            lambda home: [*home.settle, *home.of_lanes(_lanes_of(moves, home))],
+            lambda home: [now, home.parts, *chain.from_iterable(map(_written, moves))],
+        )
+        return [_ANSWERS[answer] for answer in told]
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        found: list[Lease] = []
+        found += self._leases(queue, "overdue", now, limit)
+        return found
+
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        found: list[Lease] = []
+        while len(found) < limit:
+            wanted = min(browse.PAGE, limit - len(found))
+            page = self._leases(queue, "batch", quoted(batch), after or "", wanted)
+            found += page
+            if len(page) < wanted:
+                break
+            after = page[-1].id
+        return found
+
+    def _leases(self, queue: str, what: str, *args: Arg) -> list[Lease]:
+        home, (_, (ids, first, _, states, past, calls, blobs)) = self._read(queue, what, *args)
+        bodies = browse.bodies(self._db, home, ids, blobs)
+        found = zip(ids, first, states, past, calls, bodies, strict=True)
+        return [
+            read_lease(blob, id.decode(), queue, read_where(state), history, call, int(float(at)))
+            for id, at, state, history, call, blob in found
+            if blob is not None and state is not None and at is not None
+        ]
+
+    def _read(self, queue: str, what: str, *args: Arg) -> tuple[Home, tuple[str, list[Any]]]:
+        """read.lua: all that is due takes its place in line first."""
+        flag = flag_of(queue)
+        while True:
+            answer = self._on(
+                queue,
+                READ,
+                lambda home: home.lease[flag],
+                lambda home: [what, flag, home.parts, *args],
+            )
+            if answer[0] == b"ok":
+                return self._home(queue), (answer[1].decode(), answer[2:])
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        cursor = read_cursor(after)
+        home = self._home(view.queue)
+        if view.state is State.LOG:
+            self._must_exist(view.queue)
+            rows = list(islice(browse.log_entries(self._db, home, view, cursor), limit + 1))
+            return page_of(rows, view, limit, self._end(home))
+
+        def read(what: str, flag: str, parts: int, *args: Arg) -> tuple[str, list[Any]]:
+            return self._read(view.queue, what, *args)[1]
+
+        found = browse.entries(self._db, home, view, read, cursor, now)
+        pairs = list(islice(found, limit + 1))
+        end = int(pairs[0][0]) if pairs else self._end(home)
+        return page_of([row for _, row in pairs], view, limit, end)
+
+    def _end(self, home: Home) -> int:
+        return int(self._db.run("HGET", home.key("c"), "seq") or 0)
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        self._must_exist(view.queue)
+        home, flag = self._home(view.queue), flag_of(view.queue)
+        match view.state:
+            case State.LOG:
+                cuts = browse.cut_log(self._db, home, view, parts)
+            case State.READY:
+                cuts = self._cut_line(view.queue, parts, now)
+            case _:
+                keys = [home.key(kind) for kind in ("c", "d" + flag, "z" + flag)]
+                told = self._db.script(CUTS, keys, [flag, view.state.value, parts, now])
+                cuts = [(int(float(a)), int(b)) for a, b in zip(told[::2], told[1::2], strict=True)]
+        return [f"{first}.{second}" for first, second in cuts]
+
+    def _cut_line(self, queue: str, parts: int, now: int) -> list[tuple[int, int]]:
+        def places(after: tuple[int, int]) -> list[tuple[int, int]]:
+            args = (*after, 1000, now, 0)
+            _, (_, (_, first, second, *_)) = self._read(queue, "ready", *args)
+            return [(int(a), int(b)) for a, b in zip(first, second, strict=True)]
+
+        n = self._count(queue, now, heads=True)[1]
+        spans: list[tuple[int, int, int, int]] = []
+        if n > browse.EXACT:
+            spans = self._spans(queue, now)
+        return browse.cut_line(places, parts, n, spans)
+
+    def _spans(self, queue: str, now: int) -> list[tuple[int, int, int, int]]:
+        """Of each lane: its rank, how many wait, the first and the last place."""
+        home, flag = self._home(queue), flag_of(queue)
+        spans: list[tuple[int, int, int, int]] = []
+        for rank in range(10):
+            count, low, high = 0, 2**62, 0
+            for part in range(home.parts):
+                stream = home.lane(part, 9 - rank)
+                if flag == "0" and self._db.run("EXISTS", stream):
+                    length, pending, ends = self._stream(stream)
+                    count += length - pending
+                    low, high = min(low, ends[0]), max(high, ends[1])
+                back = home.key(f"r{flag}.{part}")
+                score = rank * 2**45, (rank + 1) * 2**45 - 1
+                if n := self._db.run("ZCOUNT", back, *score):
+                    count += n
+                    span = [
+                        self._db.run(word, back, *bounds, "WITHSCORES", "LIMIT", 0, 1)[1]
+                        for word, bounds in (
+                            ("ZRANGEBYSCORE", score),
+                            ("ZREVRANGEBYSCORE", score[::-1]),
+                        )
+                    ]
+                    places = [int(float(at)) - score[0] for at in span]
+                    low, high = min(low, places[0]), max(high, places[1])
+            if count > 0:
+                spans.append((rank, count, low, high))
+        return spans
+
+    def _stream(self, stream: str) -> tuple[int, int, tuple[int, int]]:
+        """Length, how much of it is leased, and the first and last place that waits."""
+        length = self._db.run("XLEN", stream)
+        (group,) = [
+            dict(zip(g[::2], g[1::2], strict=True))
+            for g in self._raw_groups(stream)
+            if b"holdfast" in g
+        ]
+        last = group[b"last-delivered-id"]
+        newest = self._db.run("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        end = int(newest[0][0].partition(b"-")[0]) if newest else 0
+        return length, group[b"pending"], (int(last.partition(b"-")[0]), end)
+
+    def _raw_groups(self, stream: str) -> list[list[Any]]:
+        return self._db.run("XINFO", "GROUPS", stream, key=stream)
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        found: list[Message] = []
+        for start in range(0, len(ids), browse.PAGE):
+            home, (_, (names, _, _, states, past, calls, blobs)) = self._read(
+                queue, "get", *ids[start : start + browse.PAGE]
+            )
+            bodies = browse.bodies(self._db, home, names, blobs)
+            for id, state, history, call, blob in zip(
+                names, states, past, calls, bodies, strict=True
+            ):
+                if blob is not None:
+                    place = read_where(state)
+                    name = home.name + (DLQ_SUFFIX if place.dead else "")
+                    found.append(read_waiting(blob, id.decode(), name, place, history, call))
+        return found
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        return [self._stats(name, now) for name in queues]
+
+    def _stats(self, name: str, now: int) -> QueueStats:
+        paused, ready, delayed, leased, dead, done, _, heads = self._count(name, now, heads=True)
+        oldest = min(map(enqueued_at, heads), default=None)
+        return QueueStats(
+            queue=name,
+            ready=ready,
+            delayed=delayed,
+            leased=leased,
+            dead=dead,
+            done=int(done),
+            oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
+            paused=bool(paused),
+        )
+
+    def _count(self, name: str, now: int, *, heads: bool) -> list[Any]:
+        return self._on(
+            name,
+            COUNT,
+            lambda home: home.count,
+            lambda home: [flag_of(name), home.parts, now, int(heads)],
+        )[1:]
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        home, flag, dropped = self._home(queue), flag_of(queue), 0
+        keys = [home.key(kind) for kind in ("c", "log" + flag, "li" + flag)]
+        while dropped < limit:
+            wanted = min(CHUNK, limit - dropped)
+            args = [flag, wanted, before or 0, -1 if keep is None else keep]
+            n = self._db.script(TRIM, keys, args)
+            dropped += n
+            if n < wanted:
+                break
+        return dropped
+
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """Forget consumers that are long gone."""
+        for name in self._homes():
+            if clock.monotonic() - self._looked_at.get(name, float("-inf")) > CONSUMERS_EVERY_S:
+                self._looked_at[name] = clock.monotonic()
+                home = self._home(name)
+                self._db.script(CONSUMERS, [home.key("c"), *home.streams], [CONSUMER_IDLE_MS])
+
+    def purge(self, queue: str, limit: int) -> int:
+        dropped = 0
+        while dropped < limit:
+            wanted = min(CHUNK, limit - dropped)
+            n = self._drop(queue, "purge", wanted)
+            dropped += n
+            if n < wanted:
+                break
+        return dropped
+
+    # Claims, records, events
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        epoch = self._db.script(CLAIM, [self._keys.claims], [name, owner, ttl_ms, now])
+        return Claim(name, owner, epoch, now + ttl_ms) if epoch and ttl_ms else None
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        return records.put(self._db, self._keys.records(kind), name, value, revision, now)
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        found: list[Record] = []
+        for keys in self._of_kind(kind):
+            found += records.read(self._db, keys, prefix, after, limit)
+        return sorted(found, key=lambda record: record.name.encode())[:limit]
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        dropped = 0
+        for keys in self._of_kind(kind):
+            if dropped < limit:
+                dropped += records.drop(self._db, keys, prefix, before, limit - dropped)
+        return dropped
+
+    def _of_kind(self, kind: str) -> Iterator[Sequence[str]]:
+        yield self._keys.records(kind)
+        if kind == records.RECEIPT:
+            for name in self._homes():
+                yield self._keys.home(name, 1).receipts
+
+    def publish(self, events: Sequence[Event]) -> None:
+        if events:
+            told = [msgspec.json.encode((e.type, e.timestamp, e.payload)) for e in events]
+            self._db.script(PUBLISH, self._keys.events, told)
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        counter, stream = self._keys.events
+        if after is None:
+            after = int(self._db.run("GET", counter) or 0)
+        return _Subscription(self._db, stream, after)
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        ahead = [timeout, LOOK_S]
+        for name in queues:
+            paused, ready, _, _, _, _, due, _ = self._count(name, now, heads=False)
+            if ready and not paused:
+                return
+            if due and not paused:
+                ahead.append((int(float(due)) - now) / 1000)
+        keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
+        homes = {home_of(name) for name in queues}
+        if self._where.kind != "cluster" or len(homes) == 1:
+            self._wait_for(keys, min(ahead))
+            return
+        until = clock.monotonic() + min(ahead)
+        while (left := until - clock.monotonic()) > 0:
+            for key in keys:
+                if self._wait_for([key], min(left, BLIND_LOOK_S)):
+                    return
+
+    def _wait_for(self, keys: list[str], seconds: float) -> bool:
+        return self._db.run("BLPOP", *keys, str(max(seconds, 0.001))) is not None
+
+    def look(self) -> dict[str, Any]:
+        """What an operator wants to know of the server; see `holdfast doctor`."""
+        told = self._db.info(self._keys.meta)
+        try:
+            fsync = self._db.run("CONFIG", "GET", "appendfsync", key=self._keys.meta)[1].decode()
+        except (HoldfastError, IndexError):  # most that are rented do not tell
+            fsync = ""
+        return {
+            "version": told.get("redis_version", "?"),
+            "policy": told.get("maxmemory_policy", ""),
+            "maxmemory": int(told.get("maxmemory", 0)),
+            "used_memory": int(told.get("used_memory", 0)),
+            "aof": told.get("aof_enabled") == "1",
+            "fsync": fsync,
+            "replicas": int(told.get("connected_slaves", 0)),
+        }
+
+    # Scripts
+
+    def _home(self, queue: str) -> Home:
+        name = home_of(queue)
+        return self._keys.home(name, self._parts.get(name, 1))
+
+    def _on(
+        self,
+        queue: str,
+        script: Script,
+        keys: Callable[[Home], Sequence[str]],
+        args: Callable[[Home], Iterable[Arg]],
+    ) -> Any:
+        """Run a script on a queue's home; again if it turns out to have more partitions."""
+        while True:
+            home = self._home(queue)
+            answer = self._db.script(script, keys(home), list(args(home)))
+            if answer[0] == b"gone":
+                self._parts.pop(home.name, None)
+                raise QueueNotFound(f"no queue {queue!r}")
+            if answer[0] != b"parts":
+                return answer
+            self._parts[home.name] = int(answer[1])
+
+    def _must_exist(self, name: str) -> None:
+        if self.get_queue(name) is None:
+            raise QueueNotFound(f"no queue {name!r}")
+
+
+class _Subscription:
+    def __init__(self, db: Connections, stream: str, after: int) -> None:
+        self._db = db
+        self._stream = stream
+        self._after = after
+
+    def next(self, timeout: float) -> list[Event]:
+        until = clock.monotonic() + timeout
+        while True:
+            left = until - clock.monotonic()
+            block = max(1, min(int(left * 1000), 1000))
+            ask = ("XREAD", "COUNT", 1000, "BLOCK", block, "STREAMS", self._stream)
+            found = self._db.run(*ask, f"{self._after}-0", key=self._stream)
+            if found:
+                events = [_event(*row) for row in found[0][1]]
+                self._after = events[-1].seq
+                return events
+            if until - clock.monotonic() <= 0:
+                return []
+
+    def close(self) -> None: ...
+
+
+def _event(entry: bytes, fields: list[bytes]) -> Event:
+    type, at, payload = msgspec.json.decode(fields[1])
+    return Event(type, at, payload, int(entry.partition(b"-")[0]))
+
+
+def check_server(told: dict[str, str], where: Where) -> None:
+    version = told.get("redis_version", "0.0")
+    if tuple(int(part) for part in version.split(".")[:2]) < SERVER_MIN:
+        raise FailedPrecondition(
+            f"{where.shown}: Redis 6.2 or newer is needed; this server is {version}"
+        )
+    policy = told.get("maxmemory_policy", "noeviction")
+    if policy in EVICTING:
+        raise FailedPrecondition(
+            f"{where.shown}: maxmemory-policy is {policy}: the server may throw messages away when "
+            "it is full. Set it to noeviction"
+        )
+
+
+def alike(moves: Sequence[Transition]) -> bool:
+    """Acks that end alike, each of another message: what finish.lua takes."""
+    first = moves[0]
+    return all(
+        move.target is Target.DONE
+        and move.token is not None
+        and move.overdue_at is None
+        and move.history is None
+        and move.verb is first.verb
+        and move.status == first.status
+        and move.queue == first.queue
+        for move in moves
+    ) and len({move.id for move in moves}) == len(moves)
+
+
+def _written(move: Transition) -> tuple[Arg, ...]:
+    """A transition as settle.lua takes it."""
+    return (
+        move.id,
+        move.token or "",
+        flag_of(move.queue),
+        move.verb.value,
+        _TARGETS[move.target],
+        "" if move.overdue_at is None else move.overdue_at,
+        "" if move.place is None else move.place,
+        flag_of(move.to_queue),
+        int(move.tail),
+        move.lane,
+        move.available_at,
+        move.deadline,
+        move.attempts,
+        write_history(move.history) or "",
+        move.status or "",
+        b"" if move.result is None else b"=" + move.result,
+    )
+
+
+def _lane_in(token: str) -> str:
+    """The part.lane that a token begins with; tokens that are none of ours name one at no cost."""
+    part, _, rest = token.partition(".")
+    lane = rest.partition(".")[0]
+    return f"{part}.{lane}" if part.isdecimal() and lane.isdecimal() else "0.0"
+
+
+def _lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
+    if any(move.token is None for move in moves):
+        return [f"{part}.{lane}" for part in range(home.parts) for lane in range(10)]
+    return sorted({_lane_in(cast(str, move.token)) for move in moves})
+
+
+def _chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:
+    chunk: list[tuple[str, str, bytes]] = []
+    size = 0
+    for each in written:
+        if chunk and (len(chunk) == CHUNK or size + len(each[2]) > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(each)
+        size += len(each[2])
+    if chunk:
+        yield chunk
+
+
+def _no_transaction(within: Any) -> None:
+    if within is not None:
+        raise InvalidArgument("within", "Redis has no transactions to join")
+
+
+def _spec(name: str, stored: list[bytes | None]) -> QueueSpec | None:
+    spec, paused, revision = stored
+    if spec is None or revision is None:
+        return None
+    try:
+        partitions, policy, created_at = _settings(spec)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise StoreCorrupt(f"{name}: its settings were not written by Holdfast") from error
+    return QueueSpec(name, partitions, policy, paused == b"1", created_at, int(revision))
+
+
+@lru_cache(maxsize=1000)
+def _settings(spec: bytes) -> tuple[int, Policy, int]:
+    plain = msgspec.json.decode(spec)
+    return plain["partitions"], Policy.from_dict(plain["policy"]), plain["created_at"]
