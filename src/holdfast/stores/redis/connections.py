@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -26,6 +26,11 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.redis.url import Where
+
+try:
+    from hiredis import pack_command
+except ImportError:  # slower, and the same
+    pack_command = None
 
 SERVER_MIN = (6, 2)
 
@@ -74,12 +79,8 @@ class Connections:
         }
         never = Retry(NoBackoff(), 0)
         if where.kind == "cluster":
-            from redis.cluster import ClusterNode
-
             nodes = [ClusterNode(host, port) for host, port in where.hosts]
-            return RedisCluster(
-                startup_nodes=nodes, cluster_error_retry_attempts=0, **options, retry=never
-            )
+            return RedisCluster(startup_nodes=nodes, **options, retry=never)
         if where.kind == "sentinel":
             watch = {**options, "username": None, "password": where.sentinel_password}
             sentinel = Sentinel(where.hosts, sentinel_kwargs=watch, **options, retry=never)
@@ -204,7 +205,10 @@ def _ask(pool: Any, command: Sequence[Arg], moving: bool = False) -> Any:
         if moving:
             connection.send_command("ASKING")
             connection.read_response()
-        connection.send_command(*command)
+        if pack_command is None:
+            connection.send_command(*command)
+        else:
+            connection.send_packed_command([pack_command(command)])
         return connection.read_response()
     except errors.ResponseError:
         raise

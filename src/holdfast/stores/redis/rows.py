@@ -182,7 +182,7 @@ def read_finished(entry: tuple[bytes, list[bytes]], queue: str) -> tuple[int, Fi
     number, fields = entry
     values = dict(zip(fields[::2], fields[1::2], strict=True))
     line = values[b"l"].decode()
-    seq, attempts, available, first, leased, status, _, _, owner = line.split(" ", 8)
+    seq, attempts, available, first, leased, status, _verb, _rest, owner = line.split(" ", 8)
     message = read_message(
         values[b"b"],
         values[b"i"].decode(),

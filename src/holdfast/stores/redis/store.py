@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any, cast
 
 import msgspec
@@ -67,8 +67,15 @@ LOOK_S = 1.0
 """How long a waiter trusts that it will be woken."""
 BLIND_LOOK_S = 0.05
 """The same in a cluster, for who waits for several queues: each in turn."""
+SPEC_S = 0.25
+"""How long a queue's settings are remembered: another process's change arrives that late. Whether
+it is paused, and whether it exists, is read anew by every lease and every enqueue."""
+SEQ = 15
+"""Digits of a seq, with which a token begins."""
 CONSUMER_IDLE_MS = 3_600_000
 CONSUMERS_EVERY_S = 300.0
+LANE = 2**48
+"""As in lua/common.lua."""
 EVICTING = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm")
 
 ENQUEUE = load("enqueue", "common")
@@ -100,6 +107,8 @@ class RedisStore:
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
+        self._known: dict[str, tuple[QueueSpec, float]] = {}
+        self._step = CHUNK
 
     def migrate(self) -> None:
         check_server(self._db.info(self._keys.meta), self._where)
@@ -126,6 +135,7 @@ class RedisStore:
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         """The queues of one home in one step. Of several homes: all are compared, then written."""
+        self._known.clear()
         homes: dict[str, list[QueueSpec]] = {}
         for spec in specs:
             homes.setdefault(home_of(spec.name), []).append(spec)
@@ -135,6 +145,7 @@ class RedisStore:
                 if (stored.revision if stored else 0) != spec.revision:
                     return False
         done = [self._put(name, of) for name, of in homes.items()]
+        self._known.clear()
         return all(done)
 
     def _put(self, name: str, specs: list[QueueSpec]) -> bool:
@@ -158,11 +169,20 @@ class RedisStore:
         return answer == 1
 
     def get_queue(self, name: str) -> QueueSpec | None:
+        known = self._known.get(name)
+        if known is not None and known[1] > clock.monotonic():
+            return known[0]
         flag = flag_of(name)
         fields = (f"spec{flag}", f"paused{flag}", f"rev{flag}")
-        return _spec(name, self._db.run("HMGET", self._keys.of(name).key("c"), *fields))
+        spec = _spec(name, self._db.run("HMGET", self._keys.of(name).key("c"), *fields))
+        if spec is None:
+            self._known.pop(name, None)
+        else:
+            self._known[name] = (spec, clock.monotonic() + SPEC_S)
+        return spec
 
     def queues(self) -> list[QueueSpec]:
+        self._known.clear()
         found: list[QueueSpec] = []
         for home in self._homes():
             spec = (self.get_queue(home), self.get_queue(home + DLQ_SUFFIX))
@@ -174,6 +194,7 @@ class RedisStore:
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         """Each is gone at once; what it held is then dropped in steps."""
+        self._known.clear()
         if only_empty:
             for name in names:
                 if self.get_queue(name) and not self._is_empty(name):
@@ -182,6 +203,7 @@ class RedisStore:
             what = "begin-empty" if only_empty else "begin"
             if self._drop(name, what, 0) == -1:
                 return False
+        self._known.clear()
         for name in names:
             self._drop_all(name)
             home = home_of(name)
@@ -277,8 +299,9 @@ class RedisStore:
             found = browse.bodies(self._db, home, ids, blobs)
             for n, (id, token, blob) in enumerate(zip(ids, tokens, found, strict=True)):
                 if blob is not None:
-                    extra = again.get(n)
+                    extra = again.get(n) if again else None
                     leases.append(take_lease(blob, id.decode(), token.decode(), ask, now, extra))
+            self._size(found)
             if len(ids) < wanted or len(leases) >= ask.limit:
                 return leases
 
@@ -306,7 +329,7 @@ class RedisStore:
             lambda home: home.lease[flag],
             lambda home: [
                 flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
-                home.parts, parts, NO_DEADLINE,
+                home.parts, parts, NO_DEADLINE, self._step,
             ],
         )  # fmt: skip
         return home, answer
@@ -317,7 +340,7 @@ class RedisStore:
         while done < limit:
             home = self._home(queue)
             wanted = min(CHUNK, limit - done)
-            args = [flag, now, Verb.ACK.value, status or "", quoted(batch), wanted]
+            args = [flag, now, Verb.ACK.value, status or "", self._step, quoted(batch), wanted]
             n, answers = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
             done += n
             if not answers:
@@ -343,14 +366,27 @@ class RedisStore:
         """Many acks: the plainest and most frequent of all settlements."""
         first, answers = moves[0], list[Settled]()
         flag, home = flag_of(first.queue), self._home(first.queue)
+        width = 2 if all(move.result is None for move in moves) else 3
         while len(answers) < len(moves):
             chunk = moves[len(answers) : len(answers) + CHUNK]
-            args: list[Arg] = [flag, now, first.verb.value, first.status or "", ""]
+            args: list[Arg] = [
+                flag,
+                now,
+                first.verb.value,
+                first.status or "",
+                self._step,
+                "",
+                width,
+            ]
             lanes: set[str] = set()
-            for move in chunk:
-                token = cast(str, move.token)
-                lanes.add(_lane_in(token))
-                args += (move.id, token, b"" if move.result is None else b"=" + move.result)
+            for rest, group in groupby(chunk, _rest_of):
+                together = list(group)
+                lanes.add(_lane_in(rest))
+                args += (rest, len(together))
+                for move in together:
+                    args += (move.id, cast(str, move.token)[:SEQ])
+                    if width == 3:
+                        args.append(b"" if move.result is None else b"=" + move.result)
             keys = [*home.finish[flag], *home.of_lanes(sorted(lanes))]
             _, told = self._db.script(FINISH, keys, args)
             answers += [_ANSWERS[answer] for answer in told]
@@ -405,7 +441,7 @@ class RedisStore:
                 queue,
                 READ,
                 lambda home: home.lease[flag],
-                lambda home: [what, flag, home.parts, *args],
+                lambda home: [what, flag, home.parts, self._step, *args],
             )
             if answer[0] == b"ok":
                 return self._home(queue), (answer[1].decode(), answer[2:])
@@ -468,7 +504,7 @@ class RedisStore:
                     count += length - pending
                     low, high = min(low, ends[0]), max(high, ends[1])
                 back = home.key(f"r{flag}.{part}")
-                score = rank * 2**45, (rank + 1) * 2**45 - 1
+                score = rank * LANE, (rank + 1) * LANE - 1
                 if n := self._db.run("ZCOUNT", back, *score):
                     count += n
                     span = [
@@ -657,6 +693,12 @@ class RedisStore:
             "replicas": int(told.get("connected_slaves", 0)),
         }
 
+    def _size(self, bodies: list[bytes | None]) -> None:
+        """Scripts read so many bodies at a time as they were last seen to be large."""
+        if bodies:
+            size = sum(len(body) for body in bodies if body) // len(bodies)
+            self._step = max(1, min(CHUNK, CHUNK_BYTES // (size + 1)))
+
     # Scripts
 
     def _home(self, queue: str) -> Home:
@@ -675,6 +717,7 @@ class RedisStore:
             home = self._home(queue)
             answer = self._db.script(script, keys(home), list(args(home)))
             if answer[0] == b"gone":
+                self._known.pop(queue, None)
                 self._parts.pop(home.name, None)
                 raise QueueNotFound(f"no queue {queue!r}")
             if answer[0] != b"parts":
@@ -765,17 +808,21 @@ def _written(move: Transition) -> tuple[Arg, ...]:
     )
 
 
-def _lane_in(token: str) -> str:
-    """The part.lane that a token begins with; tokens that are none of ours name one at no cost."""
-    part, _, rest = token.partition(".")
-    lane = rest.partition(".")[0]
+def _rest_of(move: Transition) -> str:
+    return cast(str, move.token)[SEQ:]
+
+
+def _lane_in(rest: str) -> str:
+    """The part.lane in a token after its seq; one that is none of ours names any."""
+    part, _, further = rest[1:].partition(".")
+    lane = further.partition(".")[0]
     return f"{part}.{lane}" if part.isdecimal() and lane.isdecimal() else "0.0"
 
 
 def _lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
     if any(move.token is None for move in moves):
         return [f"{part}.{lane}" for part in range(home.parts) for lane in range(10)]
-    return sorted({_lane_in(cast(str, move.token)) for move in moves})
+    return sorted({_lane_in(_rest_of(move)) for move in moves})
 
 
 def _chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:

@@ -8,13 +8,12 @@
 local call = redis.call
 local base = string.sub(KEYS[1], 1, -2)
 local GROUP = 'holdfast'
-local LANE = 2 ^ 45 -- in the score of a returned message, room for the places of one lane
+local LANE = 2 ^ 48 -- in the score of a returned message, room for the places of one lane
 local PROMOTE = 500 -- delayed messages that one script makes ready
 local BYTES = 4194304 -- of bodies that one script carries; the caller asks for the rest
 
 local function key(name) return base .. name end
 local function num(n) return string.format('%.0f', n) end
-local function padded(n) return string.format('%015.0f', n) end
 local function lane_of(part, lane) return key('s' .. part .. '.' .. lane) end
 
 -- HMGET of none is an error, and of many too long a list for Lua's stack.
@@ -27,17 +26,17 @@ end
 --   F<token>                                   leased for the first time, from its lane
 --   L|W flag part lane seq place attempts available first timeout entry token verb
 --                                              leased again, or waiting in z or r
--- A token is part.lane.seq.call; of a waiting one it is that of its last lease, with the verb that
--- ended it. "-" stands for none.
+-- A token is seq.part.lane.call; of a waiting one it is that of its last lease, with the verb that
+-- ended it. "-" stands for none. Numbers begin at 10^14: all have 15 digits, so text sorts as they do.
 local ROW = '^([LW]) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 local function read(text)
   if string.sub(text, 1, 1) == 'F' then
     local token = string.sub(text, 2)
-    local part, lane, seq = string.match(token, '^(%d+)%.(%d+)%.(%d+)%.')
+    local seq, part, lane = string.match(token, '^(%d+)%.(%d+)%.(%d+)%.')
     return {
-      state = 'F', flag = '0', part = part, lane = lane, seq = seq, place = num(seq),
-      attempts = '1', entry = num(seq), token = token, verb = '-',
+      state = 'F', flag = '0', part = part, lane = lane, seq = seq, place = seq,
+      attempts = '1', entry = seq, token = token, verb = '-',
     }
   end
   local row = {}
@@ -117,7 +116,7 @@ local function line(flag, lane, parts, streams, after, limit)
     local last = progress(stream)
     if after >= 0 and tonumber(string.match(last, '^%d+')) < after then last = num(after) .. '-0' end
     for _, entry in ipairs(call('XRANGE', stream, '(' .. last, '+', 'COUNT', limit)) do
-      local n = string.sub(entry[1], 1, -3)
+      local n = string.sub(entry[1], 1, 15)
       found[#found + 1] = { tonumber(n), entry[2][2], part, n, entry[2][4] }
     end
   end
@@ -128,11 +127,12 @@ local function line(flag, lane, parts, streams, after, limit)
   return found
 end
 
--- Bodies as far as BYTES go.
-local function bodies(ids)
+-- Bodies as far as BYTES go, read so many at a time.
+local function bodies(ids, step)
+  if #ids <= step then return hmget('m', ids) end
   local found, size = {}, 0
-  for i = 1, #ids, 32 do
-    local some = call('HMGET', key('m'), unpack(ids, i, math.min(i + 31, #ids)))
+  for i = 1, #ids, step do
+    local some = call('HMGET', key('m'), unpack(ids, i, math.min(i + step - 1, #ids)))
     for j = 1, #some do
       found[i + j - 1] = some[j]
       size = size + (some[j] and #some[j] or 0)

@@ -54,7 +54,7 @@ for i = 1, n do
         call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
       end
     else
-      local row = { state = 'W', seq = padded(seq + i), place = num(seq + i), entry = '-',
+      local row = { state = 'W', seq = num(seq + i), place = num(seq + i), entry = '-',
         token = '-', verb = '-' }
       local history
       row.flag, row.part, row.lane, row.available, row.attempts, row.first, row.timeout, history =

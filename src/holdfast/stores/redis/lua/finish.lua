@@ -1,110 +1,121 @@
 -- Ack many at once that end alike: those of a list, or the next that a batch name holds.
 -- KEYS: c m x e k kn, of the queue d b a log li, and the lanes that the tokens name (of a batch: all).
--- ARGV: queue, now, verb, status or "", batch or "", then either how many of the batch,
---       or id, token and result ("" for none) of each. Answers as in settle.lua; those that are
---       missing were too much for one script. "o": not by this script, one by one.
+-- ARGV: queue, now, verb, status or "", how many bodies to read at a time, batch or "", then either how
+--       many of the batch; or 2 or 3, and of each its id, its token after the seq, its seq, and if it is
+--       3 its result ("" for none). Answers as in settle.lua; those that are missing were too much for
+--       one script.
 
-local flag, now, verb, status, batch = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local ids, tokens, results = {}, {}, {}
+local flag, now, verb, status = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local batch, width = ARGV[6], tonumber(ARGV[7])
+local ids, rests, seqs, results = {}, {}, {}, {}
 if batch ~= '' then
-  local range = call('ZRANGEBYLEX', key('b' .. flag), '[' .. batch .. ' ', '(' .. batch .. '!', 'LIMIT', 0, ARGV[6])
+  local range = call('ZRANGEBYLEX', key('b' .. flag), '[' .. batch .. ' ', '(' .. batch .. '!', 'LIMIT', 0, width)
   for i, name in ipairs(range) do
-    ids[i], tokens[i] = string.match(name, '^%S+ (%S+) (%S+)$')
-    results[i] = ''
+    ids[i], seqs[i], rests[i] = string.match(name, '^%S+ (%S+) (%d+)(%S+)$')
   end
 else
-  for i = 6, #ARGV, 3 do
-    local n = #ids + 1
-    ids[n], tokens[n], results[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  -- Those of one lease call follow each other, with what their tokens have in common before them.
+  local at, n = 8, 0
+  while at <= #ARGV do
+    local rest, count = ARGV[at], tonumber(ARGV[at + 1])
+    at = at + 2
+    for _ = 1, count do
+      n = n + 1
+      ids[n], seqs[n], rests[n] = ARGV[at], ARGV[at + 1], rest
+      if width == 3 then results[n] = ARGV[at + 2] end
+      at = at + width
+    end
   end
 end
 if #ids == 0 then return { 0, {} } end
 call('ZCARD', key('d' .. flag)); call('XLEN', key('a' .. flag)); call('ZCARD', key('b' .. flag))
+call('HLEN', key('kn'))
 
-local states, blobs = hmget('x', ids), {}
+local blobs, logged = {}, {}
 if status ~= '' then
-  blobs = bodies(ids)
+  call('XLEN', key('log' .. flag))
+  blobs = bodies(ids, tonumber(ARGV[5]))
   for i = #ids, #blobs + 1, -1 do ids[i] = nil end
+  logged = hmget('li' .. flag, ids)
 end
-local logged = status ~= '' and hmget('li' .. flag, ids) or {}
+local states = hmget('x', ids)
 local past = call('HLEN', key('e')) > 0 and hmget('e', ids) or {}
 
-local answers, gone, deadlines, names = {}, {}, {}, {}
-local streams, calls, open, rows = {}, {}, {}, {}
+-- What the tokens of one lease call have in common.
+local groups = {}
+local function group_of(rest)
+  local part, lane, name = string.match(rest, '^%.(%d+)%.(%d+)%.(.*)$')
+  local told = name and call('HGET', key('k'), name) or '0  '
+  local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
+  group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
+  group.line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
+  groups[rest] = group
+  return group
+end
+
+local answers, gone, deadlines, names, again, lines = {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
-  local token, state = tokens[i], states[i]
-  local row
-  if state == 'F' .. token and flag == '0' then
-    local part, lane, seq = string.match(token, '^(%d+)%.(%d+)%.(%d+)%.')
-    row = { seq = seq, attempts = '1', entry = seq, stream = lane_of(part, lane) }
+  local id, seq, rest, state = ids[i], seqs[i], rests[i], states[i]
+  local group = groups[rest] or group_of(rest)
+  local mine = false
+  if state == 'F' .. seq .. rest and flag == '0' then
+    mine = true
+    group.entries[#group.entries + 1] = seq
+    lines[i] = seq .. group.line
   elseif state then
-    row = read(state)
-    if row.state ~= 'L' or row.flag ~= flag or row.token ~= token then row = nil end
-    if row then row.stream = key('a' .. flag) end
-  end
-  if row then
-    rows[i], answers[i] = row, 'a'
-    gone[#gone + 1] = ids[i]
-    deadlines[#deadlines + 1] = row.seq .. ids[i]
-    local of = streams[row.stream] or {}
-    of[#of + 1] = row.entry .. '-0'
-    streams[row.stream] = of
-    local name = call_of(token)
-    if not open[name] then
-      calls[#calls + 1], open[name] = name, 0
+    local row = read(state)
+    if row.state == 'L' and row.flag == flag and row.token == seq .. rest then
+      mine = true
+      again[#again + 1] = row.entry
+      lines[i] = seq .. log_line(row, status, verb, rest, group.at, group.owner)
     end
-    open[name] = open[name] + 1
-    row.call = name
+  end
+  if mine then
+    answers[i] = 'a'
+    gone[#gone + 1] = id
+    deadlines[#deadlines + 1] = seq .. id
+    group.n = group.n + 1
+    if group.batch ~= '' then names[#names + 1] = group.batch .. ' ' .. id .. ' ' .. seq .. rest end
   else
-    answers[i] = lost(flag, ids[i], token, verb, state)
+    answers[i] = lost(flag, id, seq .. rest, verb, state)
   end
 end
 if #gone == 0 then return { 0, answers } end
 
-local told, leases = hmget('k', calls), {}
-for i, name in ipairs(calls) do
-  local at, held_as, owner = string.match(told[i] or '0  ', '^(%d+) (%S*) (.*)$')
-  leases[name] = { at = at, batch = held_as, owner = owner }
-end
-for stream, entries in pairs(streams) do
+local function leave(stream, entries)
+  if #entries == 0 then return end
   call('XACK', stream, GROUP, unpack(entries))
   call('XDEL', stream, unpack(entries))
+end
+
+leave(key('a' .. flag), again)
+for _, group in pairs(groups) do
+  leave(group.stream, group.entries)
+  if group.n > 0 and call('HINCRBY', key('kn'), group.call, -group.n) <= 0 then
+    call('HDEL', key('k'), group.call)
+    call('HDEL', key('kn'), group.call)
+  end
 end
 call('ZREM', key('d' .. flag), unpack(deadlines))
 call('HDEL', key('x'), unpack(gone))
 call('HDEL', key('m'), unpack(gone))
 if #past > 0 then call('HDEL', key('e'), unpack(gone)) end
-for i = 1, #ids do
-  local row = rows[i]
-  local held_as = row and leases[row.call].batch
-  if row and held_as ~= '' then
-    names[#names + 1] = held_as .. ' ' .. ids[i] .. ' ' .. tokens[i]
-  end
-end
 if #names > 0 then call('ZREM', key('b' .. flag), unpack(names)) end
-for name, n in pairs(open) do
-  if call('HINCRBY', key('kn'), name, -n) <= 0 then
-    call('HDEL', key('k'), name)
-    call('HDEL', key('kn'), name)
-  end
-end
 call('HINCRBY', KEYS[1], 'done' .. flag, #gone)
 if status ~= '' then
   local ms, n = next_in_log(flag, now, #gone)
   local log, found = key('log' .. flag), {}
+  ms = ms .. '-'
   for i = 1, #ids do
-    local row = rows[i]
-    if row and not logged[i] and blobs[i] then
+    if lines[i] and not logged[i] and blobs[i] then
       n = n + 1
-      local lease = leases[row.call]
-      local entry = ms .. '-' .. num(n)
-      local line = log_line(row, status, verb, tokens[i], lease.at, lease.owner)
-      if results[i] == '' and not past[i] then
-        call('XADD', log, entry, 'i', ids[i], 'b', blobs[i], 'l', line)
+      local id, entry, result = ids[i], ms .. n, results[i] or ''
+      if result == '' and not past[i] then
+        call('XADD', log, entry, 'i', id, 'b', blobs[i], 'l', lines[i])
       else
-        call('XADD', log, entry, 'i', ids[i], 'b', blobs[i], 'l', line, 'r', results[i], 'h', past[i] or '')
+        call('XADD', log, entry, 'i', id, 'b', blobs[i], 'l', lines[i], 'r', result, 'h', past[i] or '')
       end
-      found[#found + 1] = ids[i]
+      found[#found + 1] = id
       found[#found + 1] = entry
     end
   end

@@ -1,7 +1,8 @@
 -- Lease, or hold, up to a number of messages: highest lane first, then by place.
 -- KEYS: c m x e k kn, of the queue d z b a w and all r and s.
 -- ARGV: queue, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner,
---       the home's number of partitions, those asked for (" 0 2 ", or "" for all), NO_DEADLINE.
+--       the home's number of partitions, those asked for (" 0 2 ", or "" for all), NO_DEADLINE,
+--       how many bodies to read at a time.
 
 local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -31,16 +32,17 @@ local used = lanes_of(flag, known[3], wanted)
 local deadline = timeout and num(now + timeout) or ARGV[10]
 local ids, tokens, due, states, again = {}, {}, {}, {}, {}
 
-local function take(part, lane, n, id, own)
-  local seq = padded(n)
-  local token = part .. '.' .. lane .. '.' .. seq .. '.' .. caller
+local function take(seq, id, own, suffix)
   local at = #ids + 1
+  local token = seq .. suffix
   ids[at], tokens[at] = id, token
-  due[#due + 1] = own and timeout and num(now + own) or deadline
-  due[#due + 1] = seq .. id
-  states[#states + 1] = id
-  states[#states + 1] = 'F' .. token
+  due[2 * at - 1] = own and timeout and num(now + own) or deadline
+  due[2 * at] = seq .. id
+  states[2 * at - 1] = id
+  states[2 * at] = 'F' .. token
 end
+
+local function suffix_of(part, lane) return '.' .. part .. '.' .. lane .. '.' .. caller end
 
 -- The next ones of a stream, in the order of the stream.
 local function next_of(part, lane, n)
@@ -53,18 +55,21 @@ for rank = 0, 9 do
   local streams, left = used[lane], limit - #ids
   if left <= 0 then break end
   if returned == 0 and streams and #streams == 1 then
+    local suffix = suffix_of(streams[1], lane)
     for _, entry in ipairs(next_of(streams[1], lane, left)) do
-      take(streams[1], lane, string.sub(entry[1], 1, -3), entry[2][2], entry[2][4])
+      take(string.sub(entry[1], 1, 15), entry[2][2], entry[2][4], suffix)
     end
   elseif returned > 0 or streams then
     local found, counts = line(flag, lane, parts, streams, -1, left), {}
     for _, one in ipairs(found) do
       if one[4] then
-        take(one[3], lane, one[4], one[2], one[5])
+        take(one[4], one[2], one[5], suffix_of(one[3], lane))
         counts[one[3]] = (counts[one[3]] or 0) + 1
       else
-        ids[#ids + 1] = one[2]
-        again[#again + 1] = #ids
+        local at = #ids + 1
+        ids[at] = one[2]
+        due[2 * at - 1], due[2 * at], states[2 * at - 1], states[2 * at] = '', '', '', ''
+        again[#again + 1] = at
       end
     end
     for part, n in pairs(counts) do next_of(part, lane, n) end
@@ -86,17 +91,16 @@ if #again > 0 then
   for i, at in ipairs(again) do
     local id, row = ids[at], rows[i]
     row.state, row.entry, row.verb = 'L', num(entry + i), '-'
-    row.token = row.part .. '.' .. row.lane .. '.' .. row.seq .. '.' .. caller
+    row.token = row.seq .. suffix_of(row.part, row.lane)
     row.attempts = num(row.attempts + 1)
     if row.first == '-' then row.first = num(now) end
     call('XADD', key('a' .. flag), row.entry .. '-0', 'i', id)
     tokens[at] = row.token
-    due[#due + 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
-    due[#due + 1] = row.seq .. id
-    states[#states + 1] = id
-    states[#states + 1] = written(row)
+    due[2 * at - 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
+    due[2 * at] = row.seq .. id
+    states[2 * at - 1], states[2 * at] = id, written(row)
     extras[#extras + 1] = num(at - 1)
-    extras[#extras + 1] = states[#states]
+    extras[#extras + 1] = states[2 * at]
     extras[#extras + 1] = past[i] or ''
   end
   call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
@@ -115,4 +119,4 @@ if batch ~= '' then
 end
 if #ids == limit then wake(flag) end
 if not timeout then return { 'held', #ids } end
-return { 'ok', ids, tokens, bodies(ids), extras }
+return { 'ok', ids, tokens, bodies(ids, tonumber(ARGV[11])), extras }

@@ -13,6 +13,7 @@ for i = 1, #ARGV, 5 do
   local parts = tonumber(call('HGET', KEYS[1], 'parts') or 0)
   call('HSET', KEYS[1], 'spec' .. flag, ARGV[i + 2], 'paused' .. flag, ARGV[i + 3],
     'rev' .. flag, num(ARGV[i + 1] + 1), 'parts', num(math.max(parts, tonumber(ARGV[i + 4]))))
+  call('HSETNX', KEYS[1], 'seq', '100000000000000')
   redis.pcall('XGROUP', 'CREATE', key('a' .. flag), GROUP, '0', 'MKSTREAM')
   wake(flag)
 end

@@ -1,6 +1,6 @@
 -- Read messages, at one moment; changes nothing but that due messages take their place in line.
 -- KEYS: c m x e k, of the queue d z b and all r and s.
--- ARGV: what, queue, partitions, then:
+-- ARGV: what, queue, partitions, how many bodies to read at a time, then:
 --   get: ids | overdue: now, limit | batch: batch, after, limit | leased: deadline, seq, limit |
 --   delayed: available, seq, limit, now | ready: lane, place, limit, now, bodies wanted (1 or 0)
 -- Answers: ids, two numbers for each that it is ordered by, x, e, k and as many bodies as fit.
@@ -31,28 +31,28 @@ local function members(found)
 end
 
 if what == 'get' then
-  for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
+  for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
 elseif what == 'overdue' then
-  members(call('ZRANGEBYSCORE', key('d' .. flag), '-inf', ARGV[4], 'WITHSCORES', 'LIMIT', 0, ARGV[5]))
+  members(call('ZRANGEBYSCORE', key('d' .. flag), '-inf', ARGV[5], 'WITHSCORES', 'LIMIT', 0, ARGV[6]))
 elseif what == 'batch' then
-  local from = ARGV[5] == '' and '[' .. ARGV[4] .. ' ' or '(' .. ARGV[4] .. ' ' .. ARGV[5] .. '!'
-  local found = call('ZRANGEBYLEX', key('b' .. flag), from, '(' .. ARGV[4] .. '!', 'LIMIT', 0, ARGV[6])
+  local from = ARGV[6] == '' and '[' .. ARGV[5] .. ' ' or '(' .. ARGV[5] .. ' ' .. ARGV[6] .. '!'
+  local found = call('ZRANGEBYLEX', key('b' .. flag), from, '(' .. ARGV[5] .. '!', 'LIMIT', 0, ARGV[7])
   for i, name in ipairs(found) do
     local seq
-    ids[i], seq = string.match(name, '^%S+ (%S+) %d+%.%d+%.(%d+)')
+    ids[i], seq = string.match(name, '^%S+ (%S+) (%d+)')
     first[i] = call('ZSCORE', key('d' .. flag), seq .. ids[i])
     second[i] = seq
   end
 elseif what == 'leased' or what == 'delayed' then
   local name = key((what == 'leased' and 'd' or 'z') .. flag)
-  local from = rank(name, ARGV[4], tonumber(ARGV[5]))
-  if what == 'delayed' then from = math.max(from, call('ZCOUNT', name, '-inf', ARGV[7])) end
-  members(call('ZRANGE', name, from, from + ARGV[6] - 1, 'WITHSCORES'))
+  local from = rank(name, ARGV[5], tonumber(ARGV[6]))
+  if what == 'delayed' then from = math.max(from, call('ZCOUNT', name, '-inf', ARGV[8])) end
+  members(call('ZRANGE', name, from, from + ARGV[7] - 1, 'WITHSCORES'))
 else
-  more = promote(flag, tonumber(ARGV[7])) == PROMOTE
-  local parts, used, limit = {}, lanes_of(flag, known[3]), tonumber(ARGV[6])
+  more = promote(flag, tonumber(ARGV[8])) == PROMOTE
+  local parts, used, limit = {}, lanes_of(flag, known[3]), tonumber(ARGV[7])
   for part = 0, known[2] - 1 do parts[#parts + 1] = num(part) end
-  local from, after = tonumber(ARGV[4]), tonumber(ARGV[5])
+  local from, after = tonumber(ARGV[5]), tonumber(ARGV[6])
   for at = math.max(from, 0), 9 do
     if #ids >= limit or more then break end
     local lane = num(9 - at)
@@ -66,5 +66,5 @@ for i = 1, #ids do
   local row = states[i] and read(states[i])
   calls[i] = row and row.state ~= 'W' and call('HGET', key('k'), call_of(row.token)) or false
 end
-local blobs = what == 'ready' and ARGV[8] == '0' and {} or bodies(ids)
+local blobs = what == 'ready' and ARGV[9] == '0' and {} or bodies(ids, tonumber(ARGV[4]))
 return { more and 'more' or 'ok', known[4] or '0', ids, first, second, states, past, calls, blobs }

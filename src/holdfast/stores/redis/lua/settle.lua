@@ -24,7 +24,7 @@ local function untouched(id, place)
   local last = string.match(progress(stream), '^%d+')
   if not found or found[2][2] ~= id or tonumber(last) >= tonumber(place) then return nil end
   return {
-    state = 'S', flag = '0', part = part, lane = lane, seq = padded(place), place = place,
+    state = 'S', flag = '0', part = part, lane = lane, seq = place, place = place,
     attempts = '0', first = '-', timeout = found[2][4] or '-', entry = place,
     available = string.match(body, '^%d+%.%d+%.(%d+)'),
   }
@@ -72,7 +72,7 @@ local function settle(at)
     if tail == '1' then
       row.place = num(call('HINCRBY', KEYS[1], 'seq', 1))
     elseif to ~= flag then
-      row.place = num(row.seq)
+      row.place = row.seq
     end
     row.first = row.first or leased
     row.state, row.flag, row.lane, row.attempts, row.available = 'W', to, lane, attempts, available
@@ -94,7 +94,7 @@ local function settle(at)
     local ms, n = next_in_log(flag, now, 1)
     local entry = ms .. '-' .. num(n + 1)
     call('XADD', key('log' .. flag), entry, 'i', id, 'b', body, 'l',
-      log_line(row, status, verb, token, leased, owner), 'r', result, 'h', past or '')
+      row.seq .. log_line(row, status, verb, string.sub(token, 16), leased, owner), 'r', result, 'h', past or '')
     call('HSET', key('li' .. flag), id, entry)
   end
   return 'a'

@@ -40,15 +40,15 @@ local function lost(flag, id, token, verb, state)
   local entry = call('HGET', key('li' .. flag), id)
   local logged = entry and call('XRANGE', key('log' .. flag), entry, entry)[1]
   if not logged then return 's' end
-  -- ..., verb, token, owner
-  local was, with = string.match(logged[2][6], '^%S+ %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
-  return was == verb and with == token and 'r' or 's'
+  local seq, was, rest = string.match(logged[2][6], '^(%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
+  return was == verb and seq .. rest == token and 'r' or 's'
 end
 
--- The log's line on a message: seq attempts available first leased status verb token owner
-local function log_line(row, status, verb, token, leased, owner)
+-- The log's line on a message, after its seq: attempts available first leased status verb, the token
+-- after its seq, owner.
+local function log_line(row, status, verb, rest, leased, owner)
   return table.concat({
-    row.seq, row.attempts, row.available or '-', row.first or leased, leased, status, verb,
-    token == '' and '-' or token, owner,
+    '', row.attempts, row.available or '-', row.first or leased, leased, status, verb,
+    rest == '' and '-' or rest, owner,
   }, ' ')
 end
