@@ -60,6 +60,13 @@ PAGES = {
         "database",
         "about ten minutes",
     ),
+    "redis": Page(
+        "benchmarks-redis.md",
+        "Benchmarks on Redis",
+        " --store redis",
+        "database",
+        "about fifteen minutes",
+    ),
     "spark": Page(
         "benchmarks-spark.md",
         "Benchmarks on Spark",

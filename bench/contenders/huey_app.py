@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
 from huey import SqliteHuey
 
-DATABASE, FSYNC, LAST = "BENCH_HUEY_DATABASE", "BENCH_HUEY_FSYNC", "BENCH_HUEY_LAST"
+from bench.contenders.tasks import note, nothing
+
+DATABASE, FSYNC = "BENCH_HUEY_DATABASE", "BENCH_HUEY_FSYNC"
 Task = Callable[[dict[str, Any]], Any]
 
 
@@ -20,16 +20,5 @@ def make(database: str, fsync: str) -> tuple[SqliteHuey, Task, Task]:
     return own, own.task()(nothing), own.task()(note)
 
 
-def nothing(payload: dict[str, Any]) -> None:
-    if next(_count) in _told:
-        print(time.monotonic(), flush=True)
-
-
-def note(payload: dict[str, Any]) -> None:
-    print(time.monotonic() - payload["sent"], flush=True)
-
-
-_count = itertools.count(1)
-_told = (1, int(os.environ.get(LAST, "0")))
 if DATABASE in os.environ:
     huey = make(os.environ[DATABASE], os.environ[FSYNC])[0]

@@ -17,7 +17,7 @@ import msgspec
 from litequeue import LiteQueue
 from persistqueue import SQLiteAckQueue, SQLiteQueue
 
-from bench.contenders import huey_app
+from bench.contenders import huey_app, tasks
 from bench.processes import Child
 from bench.results import Who
 from bench.timing import BATCH, batches, payloads, timed
@@ -205,5 +205,5 @@ def huey_environment(folder: Path, fsync: str, last: int = 0) -> dict[str, str]:
     return {
         huey_app.DATABASE: os.fspath(folder / "huey.db"),
         huey_app.FSYNC: fsync,
-        huey_app.LAST: str(last),
+        tasks.LAST: str(last),
     }

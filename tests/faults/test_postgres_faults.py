@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import random
-import signal
-import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 import holdfast
-from holdfast import Backoff, Done, Holdfast, Outgoing, Retry, Settled, StoreUnavailable
+from holdfast import Done, Holdfast, Outgoing, Retry, Settled, StoreUnavailable
 from holdfast import queue as queue_module
 from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
-from holdfast.worker import Worker
 from servers.postgres import Missing, PostgresServer, drop_schema, running
 
 sys.path.insert(0, str(Path(__file__).parent))
+import storm
 import victim
 from proxy import Proxy
+from storm import (
+    SWEEP,
+    GoAway,
+    at_once,
+    check_worker_goes_on,
+    end,
+    forked,
+    half_open,
+    insistent,
+    killed,
+    stopped,
+)
 
-HERE = Path(__file__).parent
-KILLED = -signal.SIGKILL
 DURABLE = {"fsync": "off", "full_page_writes": "off"}
 """What is committed outlives a killed server: the machine itself stays up."""
-T = TypeVar("T")
-SWEEP = ("HOLDFAST_OVERDUE_CHECK_INTERVAL_MS", "200")
 
 
-class Place:
-    """One fresh store on a server that may be killed."""
+class Place(storm.Place):
+    server: PostgresServer
 
     def __init__(self, server: PostgresServer, ledger: Path) -> None:
-        self.server = server
+        super().__init__(server, ledger)
         self.schema = f"test_{uuid.uuid4().hex[:12]}"
-        self.ledger = ledger
         self.url = self.url_at(server.port)
 
     def url_at(self, port: int, **options: Any) -> str:
@@ -80,13 +82,16 @@ class Place:
         listen = f"""query = 'LISTEN "{self.schema}"'"""
         return {pid for (pid,) in self.select(f"SELECT pid FROM pg_stat_activity WHERE {listen}")}
 
-    def process(self, action: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(HERE / "victim.py"), action, self.url, str(self.ledger)]
-        with Path(f"{self.ledger}.errors").open("ab") as errors:
-            return subprocess.Popen(command, stderr=errors)
-
-    def errors(self) -> str:
-        return Path(f"{self.ledger}.errors").read_text()
+    def check_finished(self, ids: Sequence[str]) -> int:
+        with holdfast.connect(self.url) as hf:
+            check_counts(self, hf)
+            assert self.select("SELECT count(*) FROM holdfast.message") == [(0,)]
+            log = [done.message.id for done in hf.queue("orders").log()]
+            assert len(log) == len(ids) and set(log) == set(ids)
+            logged = self.select("SELECT sum(logged) FROM holdfast.delta")
+            assert logged == self.select("SELECT count(*) FROM holdfast.log") == [(len(ids),)]
+            assert self.handled() == set(ids), "in the log, but not handled"
+            return hf.queue("orders").stats().done
 
 
 @pytest.fixture(params=["postgres"])
@@ -121,29 +126,6 @@ def hf(place: Place) -> Iterator[Holdfast]:
         yield hf
 
 
-@contextmanager
-def working(worker: Worker) -> Iterator[None]:
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join()
-
-
-def at_once(*acts: Callable[[], Any]) -> list[Any]:
-    """What each returned; all of them begin together, each in a thread of its own."""
-    barrier = threading.Barrier(len(acts))
-
-    def run(act: Callable[[], Any]) -> Any:
-        barrier.wait()
-        return act()
-
-    with ThreadPoolExecutor(len(acts)) as pool:
-        return [future.result() for future in [pool.submit(run, act) for act in acts]]
-
-
 def check_counts(place: Place, hf: Holdfast) -> None:
     """What hf.stats() says is what the tables hold."""
     found: Counter[tuple[str, str]] = Counter()
@@ -162,120 +144,27 @@ def check_counts(place: Place, hf: Holdfast) -> None:
     assert hf.queue("orders").stats().dead == dead
 
 
-def check_finished(place: Place, ids: Sequence[str]) -> int:
-    """Each is once in the log and nowhere else, and some handler has finished it."""
-    with holdfast.connect(place.url) as hf:
-        check_counts(place, hf)
-        assert place.select("SELECT count(*) FROM holdfast.message") == [(0,)]
-        log = [done.message.id for done in hf.queue("orders").log()]
-        assert len(log) == len(ids) and set(log) == set(ids)
-        logged = place.select("SELECT sum(logged) FROM holdfast.delta")
-        assert logged == place.select("SELECT count(*) FROM holdfast.log") == [(len(ids),)]
-        assert set(place.ledger.read_text().split()) == set(ids), "in the log, but not handled"
-        return hf.queue("orders").stats().done
-
-
-def nothing_left(hf: Holdfast, *, dead: bool = False) -> bool:
-    try:
-        stats = hf.queue("orders").stats()
-    except StoreUnavailable:
-        return False
-    return stats.ready + stats.delayed + stats.leased + dead * stats.dead == 0
-
-
-def insistent(call: Callable[[], T]) -> T:
-    """Said again until the store is there."""
-    while True:
-        with suppress(StoreUnavailable):
-            return call()
-
-
 # The store goes away
-
-
-def killed(place: Place, proxy: Proxy) -> Callable[[], None]:
-    place.kill()
-    return place.start
-
-
-def stopped(place: Place, proxy: Proxy) -> Callable[[], None]:
-    place.server.stop()
-    return place.start
-
-
-def half_open(place: Place, proxy: Proxy) -> Callable[[], None]:
-    proxy.stall()
-    return proxy.resume
 
 
 @pytest.mark.promise("HANDLER-7", "LIFE-1")
 @pytest.mark.parametrize("go_away", [killed, stopped, half_open])
 def test_a_worker_goes_on_when_its_store_comes_back(
-    place: Place,
-    go_away: Callable[[Place, Proxy], Callable[[], None]],
-    caplog: pytest.LogCaptureFixture,
+    place: Place, go_away: GoAway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, logger="holdfast.worker")
-    go_on = threading.Event()
-    begun: list[int] = []
-    with ExitStack() as stack:
-        proxy = Proxy(place.server.port)
-        stack.callback(proxy.close)
-        url = place.url_at(proxy.port, timeout=1)
-        hf = stack.enter_context(holdfast.connect(url, ack_timeout=5, backoff=Backoff(base=0.01)))
-        orders = hf.queue("orders", max_attempts=50)
-        out = os.open(place.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        stack.callback(os.close, out)
-
-        @hf.handler("orders")
-        def handle(n: int, message: holdfast.Message) -> None:
-            begun.append(n)
-            if n >= 100:
-                go_on.wait()
-            os.write(out, f"{message.id}\n".encode())
-
-        worker = hf.worker(concurrency=4)
-        ids = [message.id for message in orders.enqueue_many(range(300))]
-        stack.enter_context(working(worker))
-        stack.callback(go_on.set)
-        wait_until(lambda: orders.stats().done == 100)
-        wait_until(lambda: len(begun) >= 104)  # four are in hand
-        assert worker.health().ready
-
-        come_back = go_away(place, proxy)
-        back = stack.enter_context(ExitStack())
-        back.callback(come_back)
-        go_on.set()  # its handlers finish what they have while nobody can be told
-
-        def failed(doing: str) -> int:
-            return sum(f"{doing} failed, again in" in message for message in caplog.messages)
-
-        wait_until(lambda: failed("settle") >= 2, timeout=60)
-        health = worker.health()
-        assert not health.ready
-        assert "settle: postgresql://127.0.0.1" in health.why
-
-        back.close()
-        wait_until(lambda: worker.health().ready, timeout=60)
-
-        late = [Outgoing(n, id=str(uuid.uuid4())) for n in range(100)]
-        insistent(lambda: orders.enqueue_many(late))
-        ids += [item.id for item in late]
-        wait_until(lambda: nothing_left(hf), timeout=60)
-        assert check_finished(place, ids) == len(ids)
-        assert worker.health() == holdfast.worker.Health(True)
+    check_worker_goes_on(place, go_away, caplog)
 
 
 @pytest.mark.parametrize("go_away", [killed, stopped])
 def test_calls_after_a_restart_do_not_get_a_dead_connection(
-    place: Place, hf: Holdfast, go_away: Callable[[Place, Any], Callable[[], None]]
+    place: Place, hf: Holdfast, go_away: GoAway
 ) -> None:
     """The pool's connections all lay idle meanwhile, so nobody needs to be told."""
     orders = hf.queue("orders")
     with ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(hf.store._db.use())
-    come_back = go_away(place, None)
+    come_back = go_away(place, cast(Proxy, None))
     come_back()
     for n in range(10):
         orders.enqueue(n)
@@ -315,111 +204,18 @@ def _attempt(url: str) -> Exception | None:
 # Everything at once
 
 
-class Producer:
-    """Enqueues under ids of its own, and says it again until it was heard. Never far ahead."""
-
-    AHEAD = 1000
-    BATCHES = (50, 300)
-
-    def __init__(self, hf: Holdfast, messages: int) -> None:
-        self.ids = [str(uuid.uuid4()) for _ in range(messages)]
-        self.accepted = 0
-        self.repeated = 0
-        self._dice = random.Random(2)
-        self._orders = hf.queue("orders")
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Producer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
-        while self.accepted < len(self.ids):
-            with suppress(StoreUnavailable):
-                wait_until(self._has_room, timeout=120)
-                self._enqueue()
-
-    def _has_room(self) -> bool:
-        stats = self._orders.stats()
-        return stats.ready + stats.delayed + stats.leased < self.AHEAD
-
-    def _enqueue(self) -> None:
-        size = self._dice.choice(self.BATCHES)
-        numbers = range(self.accepted, min(self.accepted + size, len(self.ids)))
-        batch = [Outgoing(n, id=self.ids[n]) for n in numbers]
-        while True:
-            try:
-                self._orders.enqueue_many(batch)
-                break
-            except StoreUnavailable:
-                self.repeated += len(batch)
-        self.accepted += len(batch)
-
-
-def storm(
-    place: Place, *, messages: int, workers: int, worker_kills: int, server_kills: int
-) -> None:
-    """Kills happen at even distances on the producer's way; the server's are in between."""
-    dice = random.Random(1)
-    kills = sorted(
-        [(messages * (n + 1) // (worker_kills + 1), "worker") for n in range(worker_kills)]
-        + [(messages * (n + 1) // (server_kills + 1) - 25, "server") for n in range(server_kills)]
-    )
-    with ExitStack() as stack:
-        hf = stack.enter_context(victim.connect(place.url))
-        out = victim.register(hf, str(place.ledger))
-        stack.callback(os.close, out)
-        running = [place.process("work") for _ in range(workers)]
-        stack.callback(lambda: [_end(process) for process in running])
-        own = hf.worker(concurrency=4)
-        stack.enter_context(working(own))
-        producer = stack.enter_context(Producer(hf, messages))
-        for at, whom in kills:
-            wait_until(lambda at=at: producer.accepted >= at, timeout=120)
-            if whom == "server":
-                place.kill()
-                wait_until(lambda: not own.health().ready, timeout=60)
-                assert own.health().why
-                place.start()
-            else:
-                process = running.pop(dice.randrange(len(running)))
-                process.kill()
-                code = process.wait()
-                # One that was started while the server was down has said so and ended by itself.
-                assert code == KILLED or "StoreUnavailable" in place.errors()
-                running.append(place.process("work"))
-        wait_until(lambda: producer.accepted == messages, timeout=120)
-        wait_until(lambda: own.health().ready, timeout=60)
-        for process in running:
-            _end(process)
-        wait_until(lambda: nothing_left(hf), timeout=120)
-        insistent(lambda: hf.redrive("orders.dlq"))
-        wait_until(lambda: nothing_left(hf, dead=True), timeout=120)
-        done = check_finished(place, producer.ids)
-        # A call whose answer was lost, repeated after its messages were finished, counts again.
-        assert messages <= done <= messages + producer.repeated
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
 STORM = pytest.mark.promise("HANDLER-7", "HANDLER-6", "LIFE-1", "LIFE-4")
 
 
 @STORM
 def test_server_and_workers_killed_under_load(place: Place) -> None:
-    storm(place, messages=2000, workers=2, worker_kills=2, server_kills=1)
+    storm.storm(place, messages=2000, workers=2, worker_kills=2, server_kills=1)
 
 
 @pytest.mark.long
 @STORM
 def test_twenty_thousand_while_server_and_workers_are_killed(place: Place) -> None:
-    storm(place, messages=20_000, workers=4, worker_kills=30, server_kills=3)
+    storm.storm(place, messages=20_000, workers=4, worker_kills=30, server_kills=3)
 
 
 # Who waits hears again
@@ -613,7 +409,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(place: Place, whom: str) -> None:
             orders = hf.queue("orders")
             enough = orders.stats().ready + 10 * sum(victim.SIZES)
             for _ in range(3):
-                stack.callback(_end, place.process("flood"))
+                stack.callback(end, place.process("flood"))
             wait_until(lambda o=orders, n=enough: o.stats().ready > n, timeout=30)
             if whom == "server":
                 place.kill()
@@ -636,12 +432,6 @@ WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_
 
 
 # A process that forks
-
-
-def forked(place: Place, action: str) -> None:
-    command = [sys.executable, str(HERE / "forked.py"), action, place.url]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.promise("LIFE-2")

@@ -170,7 +170,7 @@ def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[tuple[i
     for rank in range(step - 1, n - 1, step):
         ms = _time_of(db, log, one + rank, begin, end)
         group = db.run("XRANGE", log, f"{ms}", f"{ms}")
-        seqs = sorted(int(entry[1][5].split(b" ", 1)[0]) for entry in group)
+        seqs = sorted(int(entry[1][1].split(b" ", 2)[1]) for entry in group)
         at = one + rank - _numbered(group[0][0])[1]
         key = (ms, seqs[min(max(at, 0), len(seqs) - 1)])
         if not cuts or key > cuts[-1]:

@@ -180,12 +180,13 @@ def take_lease(
 def read_finished(entry: tuple[bytes, list[bytes]], queue: str) -> tuple[int, Finished]:
     """An entry of the log: the seq of its message, and how it ended."""
     number, fields = entry
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
-    line = values[b"l"].decode()
+    length, _, rest = fields[1].partition(b" ")
+    line, body = rest[: int(length)].decode(), rest[int(length) :]
+    values = dict(zip(fields[2::2], fields[3::2], strict=True))
     seq, attempts, available, first, leased, status, _verb, _rest, owner = line.split(" ", 8)
     message = read_message(
-        values[b"b"],
-        values[b"i"].decode(),
+        body,
+        fields[0].decode(),
         queue,
         int(attempts),
         None if first == "-" else int(first),

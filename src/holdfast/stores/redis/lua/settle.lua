@@ -93,8 +93,8 @@ local function settle(at)
   if body and call('HEXISTS', key('li' .. flag), id) == 0 then
     local ms, n = next_in_log(flag, now, 1)
     local entry = ms .. '-' .. num(n + 1)
-    call('XADD', key('log' .. flag), entry, 'i', id, 'b', body, 'l',
-      row.seq .. log_line(row, status, verb, string.sub(token, 16), leased, owner), 'r', result, 'h', past or '')
+    local line = row.seq .. log_line(row, status, verb, string.sub(token, 16), leased, owner)
+    call('XADD', key('log' .. flag), entry, id, #line .. ' ' .. line .. body, 'r', result, 'h', past or '')
     call('HSET', key('li' .. flag), id, entry)
   end
   return 'a'

@@ -40,11 +40,12 @@ local function lost(flag, id, token, verb, state)
   local entry = call('HGET', key('li' .. flag), id)
   local logged = entry and call('XRANGE', key('log' .. flag), entry, entry)[1]
   if not logged then return 's' end
-  local seq, was, rest = string.match(logged[2][6], '^(%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
+  local seq, was, rest = string.match(logged[2][2], '^%d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
   return was == verb and seq .. rest == token and 'r' or 's'
 end
 
--- The log's line on a message, after its seq: attempts available first leased status verb, the token
+-- The log holds under a message's id the length of a line on it, the line, and its body; then "r", its
+-- result, and "h", its history, if it has any. The line, after the seq: attempts available first leased status verb, the token
 -- after its seq, owner.
 local function log_line(row, status, verb, rest, leased, owner)
   return table.concat({

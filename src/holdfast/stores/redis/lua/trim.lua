@@ -8,7 +8,7 @@ local over = keep >= 0 and call('XLEN', log) - keep or 0
 local entries, ids = {}, {}
 for i, entry in ipairs(call('XRANGE', log, '-', '+', 'COUNT', ARGV[2])) do
   if i > over and tonumber(string.match(entry[1], '^%d+')) >= before then break end
-  entries[i], ids[i] = entry[1], entry[2][2]
+  entries[i], ids[i] = entry[1], entry[2][1]
 end
 if #entries > 0 then
   call('XDEL', log, unpack(entries))
