@@ -2,48 +2,84 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Backoff, Holdfast, State
+from holdfast import Backoff, Holdfast, Outgoing, State
 from holdfast.testing import wait_until
 
-VICTIM = Path(__file__).with_name("victim.py")
-KILLED = -signal.SIGKILL
-FAST = {**os.environ, "HOLDFAST_OVERDUE_CHECK_INTERVAL_MS": "200"}
+sys.path.insert(0, str(Path(__file__).parent))
+import storm
+from redis_place import RedisPlace
+from storm import KILLED, SWEEP, nothing_left
 
 
-@pytest.fixture(params=["sqlite"])
+class SqlitePlace(storm.Place):
+    def __init__(self, file: Path, ledger: Path) -> None:
+        super().__init__(None, ledger)
+        self.file = file
+        self.url = f"sqlite:///{file}"
+
+    def check_whole(self, hf: Holdfast, accepted: set[str]) -> None:
+        """Each accepted message is in exactly one place, and the counters say the same."""
+        places = [id for ids in everywhere(hf).values() for id in ids]
+        assert len(places) == len(set(places)), "a message is in two places"
+        assert set(places) == accepted, "a message was lost, or came from nowhere"
+        database = sqlite3.connect(self.file)
+        counted = database.execute(
+            "SELECT qid, part, sum(state = 0), sum(state = 1), sum(state = 2) "
+            "FROM holdfast_message GROUP BY qid, part"
+        ).fetchall()
+        depth = database.execute(
+            "SELECT qid, part, ready, delayed, leased FROM holdfast_depth "
+            "WHERE ready OR delayed OR leased"
+        ).fetchall()
+        (damage,) = database.execute("PRAGMA integrity_check").fetchone()
+        database.close()
+        assert sorted(counted) == sorted(depth)
+        assert damage == "ok"
+
+    def check_finished(self, ids: Sequence[str]) -> int:
+        with holdfast.connect(self.url) as hf:
+            self.check_whole(hf, set(ids))
+            log = [done.message.id for done in hf.queue("orders").log()]
+            assert len(log) == len(ids) and set(log) == set(ids)
+            assert self.handled() == set(ids), "in the log, but no handler finished it"
+            return hf.queue("orders").stats().done
+
+
+@pytest.fixture(params=["sqlite", "redis"])
 def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def file(tmp_path: Path, store_name: str) -> Path:
-    return tmp_path / "jobs.db"
+def place(
+    store_name: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    monkeypatch.setenv(*SWEEP)
+    if store_name == "redis":
+        return RedisPlace(request.getfixturevalue("redis_url"), tmp_path / "ledger")
+    return SqlitePlace(tmp_path / "jobs.db", tmp_path / "ledger")
 
 
 @pytest.fixture
-def hf(file: Path) -> Iterator[Holdfast]:
-    with holdfast.connect(f"sqlite:///{file}", ack_timeout=1, backoff=Backoff(base=0.01)) as hf:
+def hf(place: Any) -> Iterator[Holdfast]:
+    with holdfast.connect(place.url, ack_timeout=1, backoff=Backoff(base=0.01)) as hf:
         hf.queue("orders", max_attempts=50)
         yield hf
-
-
-def start(action: str, file: Path, *point: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(VICTIM), action, str(file), f"{file}.ledger", *point]
-    return subprocess.Popen(command, env=FAST, stderr=subprocess.DEVNULL)
 
 
 def everywhere(hf: Holdfast) -> dict[str, list[str]]:
@@ -56,48 +92,14 @@ def everywhere(hf: Holdfast) -> dict[str, list[str]]:
     return found
 
 
-def check_whole(hf: Holdfast, file: Path, accepted: set[str]) -> None:
-    """Each accepted message is in exactly one place, and the counters say the same."""
-    places = [id for ids in everywhere(hf).values() for id in ids]
-    assert len(places) == len(set(places)), "a message is in two places"
-    assert set(places) == accepted, "a message was lost, or came from nowhere"
-    database = sqlite3.connect(file)
-    counted = database.execute(
-        "SELECT qid, part, sum(state = 0), sum(state = 1), sum(state = 2) "
-        "FROM holdfast_message GROUP BY qid, part"
-    ).fetchall()
-    depth = database.execute(
-        "SELECT qid, part, ready, delayed, leased FROM holdfast_depth "
-        "WHERE ready OR delayed OR leased"
-    ).fetchall()
-    (damage,) = database.execute("PRAGMA integrity_check").fetchone()
-    database.close()
-    assert sorted(counted) == sorted(depth)
-    assert damage == "ok"
-
-
-def finish(hf: Holdfast, file: Path) -> None:
+def finish(hf: Holdfast, place: Any) -> None:
     """Let one worker that nobody kills do the rest, its sweeper included."""
-    queue = hf.queue("orders")
-    worker = start("work", file)
-    wait_until(lambda: _waiting(queue.stats()) == 0, timeout=60)
+    worker = place.process("work")
+    wait_until(lambda: nothing_left(hf), timeout=60)
     hf.redrive("orders.dlq")
-    wait_until(lambda: _waiting(queue.stats()) + queue.stats().dead == 0, timeout=60)
+    wait_until(lambda: nothing_left(hf, dead=True), timeout=60)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
-
-
-def _waiting(stats: Any) -> int:
-    return stats.ready + stats.delayed + stats.leased
-
-
-def check_finished(hf: Holdfast, file: Path, accepted: set[str]) -> None:
-    check_whole(hf, file, accepted)
-    log = [done.message.id for done in hf.queue("orders").log()]
-    assert len(log) == len(accepted) and set(log) == accepted
-    assert hf.queue("orders").stats().done == len(accepted)
-    handled = set(Path(f"{file}.ledger").read_text().split())
-    assert handled == accepted, "in the log, but no handler finished it"
 
 
 POINTS = {
@@ -132,17 +134,41 @@ POINTS = {
         ("COMMIT", 1),
         ("BEGIN IMMEDIATE", 2),
     ],
+    "nack": [("UPDATE holdfast_message SET home", 4), ("COMMIT", 2)],
+    "exhaust": [("UPDATE holdfast_message SET home", 4), ("COMMIT", 2)],
+    "fail": [("UPDATE holdfast_message SET home", 4), ("COMMIT", 2)],
+    "promote": [("UPDATE holdfast_message SET", 2), ("COMMIT", 1)],
 }
-NAMED = [(action, *point) for action, points in POINTS.items() for point in points]
+SCRIPTS = {
+    "work": [("lease", 2), ("finish", 1), ("settle", 1)],
+    "sweep": [("settle", 1)],
+    "redrive": [("settle", 1)],
+    "ack": [("finish", 1)],
+    "nack": [("settle", 1)],
+    "exhaust": [("settle", 1)],
+    "fail": [("settle", 1)],
+    "promote": [("lease", 1)],
+}
+MOMENTS = ("before", "sent", "after")
+NAMED = [("sqlite", action, *point) for action, points in POINTS.items() for point in points] + [
+    ("redis", action, f"{script} {moment}", nth)
+    for action, scripts in SCRIPTS.items()
+    for script, nth in scripts
+    for moment in MOMENTS
+]
 
 
-@pytest.mark.promise("LIFE-1", "HANDLER-6", "HANDLER-8", "LOG-1", "RETRY-4", "DEAD-3", "OVERDUE-1")
-@pytest.mark.parametrize(("action", "statement", "nth"), NAMED, ids=lambda part: str(part)[:40])
+@pytest.mark.promise(
+    "LIFE-1", "HANDLER-6", "HANDLER-8", "LOG-1", "RETRY-4", "RETRY-7", "DEAD-3", "OVERDUE-1"
+)
+@pytest.mark.parametrize(
+    ("store_name", "action", "statement", "nth"), NAMED, ids=lambda part: str(part)[:40]
+)
 def test_killed_at_a_named_point(
-    hf: Holdfast, file: Path, action: str, statement: str, nth: int
+    hf: Holdfast, place: Any, action: str, statement: str, nth: int
 ) -> None:
     queue = hf.queue("orders")
-    accepted = {message.id for message in queue.enqueue_many(range(100))}
+    accepted = {message.id for message in queue.enqueue_many(messages_for(action))}
     if action == "sweep":
         for lease in queue.lease(20):
             queue.extend(lease, 0.001)
@@ -150,39 +176,58 @@ def test_killed_at_a_named_point(
     if action == "redrive":
         for lease in queue.lease(10):
             queue.fail(lease)
-    assert start(action, file, statement, str(nth)).wait(60) == KILLED
-    check_whole(hf, file, accepted)
-    finish(hf, file)
-    check_finished(hf, file, accepted)
+    if action == "promote":
+        wait_until(lambda: queue.stats().delayed == 0)
+    assert place.process(action, statement, str(nth)).wait(60) == KILLED
+    place.check_whole(hf, accepted)
+    finish(hf, place)
+    assert place.check_finished(sorted(accepted)) == len(accepted)
+
+
+def messages_for(action: str) -> list[Outgoing]:
+    """Those that fail at their first try have more than one when this is about the last."""
+    return [
+        Outgoing(
+            n,
+            delay=0.001 if action == "promote" else None,
+            max_attempts=1 if action == "exhaust" and n % 7 else None,
+        )
+        for n in range(100)
+    ]
+
+
+BATCHES = [
+    ("sqlite", "INSERT INTO holdfast_message", 1, 0),
+    ("sqlite", "INSERT INTO holdfast_message", 30, 1),
+    ("sqlite", "COMMIT", 3, 2),
+    ("sqlite", "INSERT INTO holdfast_depth", 4, 3),
+    ("sqlite", "BEGIN IMMEDIATE", 5, 4),
+    ("redis", "enqueue before", 1, 0),
+    ("redis", "enqueue sent", 1, 1),
+    ("redis", "enqueue after", 3, 3),
+    ("redis", "enqueue before", 5, 4),
+]
 
 
 @pytest.mark.promise("LIFE-2", "LIFE-3", "LIFE-1")
-@pytest.mark.parametrize(
-    ("statement", "nth", "batches"),
-    [
-        ("INSERT INTO holdfast_message", 1, 0),
-        ("INSERT INTO holdfast_message", 30, 1),
-        ("COMMIT", 3, 2),
-        ("INSERT INTO holdfast_depth", 4, 3),
-        ("BEGIN IMMEDIATE", 5, 4),
-    ],
-)
+@pytest.mark.parametrize(("store_name", "statement", "nth", "batches"), BATCHES)
 def test_a_producer_killed_in_a_batch_stored_all_or_none_of_it(
-    hf: Holdfast, file: Path, statement: str, nth: int, batches: int
+    hf: Holdfast, place: Any, statement: str, nth: int, batches: int
 ) -> None:
-    assert start("produce", file, statement, str(nth)).wait(60) == KILLED
-    stored = [entry.message.payload for entry in hf.queue("orders").browse()]
-    assert stored == list(range(batches * 20))
+    assert place.process("produce", statement, str(nth)).wait(60) == KILLED
+    stored = [entry.message for entry in hf.queue("orders").browse()]
+    assert [message.payload for message in stored] == list(range(batches * 20))
     assert hf.queue("orders").stats().ready == batches * 20
+    place.check_whole(hf, {message.id for message in stored})
 
 
 def kill_while_working(
-    hf: Holdfast, file: Path, *, workers: int, messages: int, kills: int, every: float
+    hf: Holdfast, place: Any, *, workers: int, messages: int, kills: int, every: float
 ) -> None:
     queue = hf.queue("orders")
     accepted: set[str] = set()
     dice = random.Random(1)
-    running = [start("work", file) for _ in range(workers)]
+    running = [place.process("work") for _ in range(workers)]
     try:
         for round in range(kills):
             batch = range(round * messages // kills, (round + 1) * messages // kills)
@@ -193,15 +238,13 @@ def kill_while_working(
             victim = running.pop(dice.randrange(len(running)))
             victim.kill()
             assert victim.wait() == KILLED
-            running.append(start("work", file))
+            running.append(place.process("work"))
     finally:
         for worker in running:
-            worker.kill()
-            worker.wait()
-    check_whole(hf, file, accepted)
-    finish(hf, file)
-    check_finished(hf, file, accepted)
-    assert len(accepted) == messages
+            storm.end(worker)
+    place.check_whole(hf, accepted)
+    finish(hf, place)
+    assert place.check_finished(sorted(accepted)) == len(accepted) == messages
 
 
 def _pause(seconds: float) -> None:
@@ -210,11 +253,11 @@ def _pause(seconds: float) -> None:
 
 
 @pytest.mark.promise("LIFE-1", "LIFE-8", "HANDLER-6", "HANDLER-8")
-def test_workers_killed_at_random(hf: Holdfast, file: Path) -> None:
-    kill_while_working(hf, file, workers=4, messages=1500, kills=10, every=0.2)
+def test_workers_killed_at_random(hf: Holdfast, place: Any) -> None:
+    kill_while_working(hf, place, workers=4, messages=1500, kills=10, every=0.2)
 
 
 @pytest.mark.long
 @pytest.mark.promise("LIFE-1", "LIFE-8", "HANDLER-6", "HANDLER-8")
-def test_twenty_workers_one_killed_every_second_for_a_minute(hf: Holdfast, file: Path) -> None:
-    kill_while_working(hf, file, workers=20, messages=20_000, kills=60, every=1.0)
+def test_twenty_workers_one_killed_every_second_for_a_minute(hf: Holdfast, place: Any) -> None:
+    kill_while_working(hf, place, workers=20, messages=20_000, kills=60, every=1.0)

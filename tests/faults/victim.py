@@ -2,9 +2,10 @@
 
     python victim.py ACTION FILE_OR_URL LEDGER [STATEMENT NTH]
 
-With STATEMENT (on a SQLite file) it ends itself by SIGKILL when SQLite is about to run that
-statement for the NTH time: between any two statements of a transaction, before its COMMIT, or
-before the next BEGIN.
+With STATEMENT it ends itself by SIGKILL at the NTH time. On a SQLite file: when SQLite is about to
+run that statement, between any two of a transaction, before its COMMIT, or before the next BEGIN.
+On Redis it is a script or a command and a moment: "lease before" it is sent, "lease sent" when the
+server has run it and its answer is unread, "lease after" the answer was read.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import uuid
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import holdfast
-from holdfast import Backoff, Fail, Holdfast, Message
+from holdfast import Backoff, Done, Fail, Holdfast, Message, Outgoing, Retry
+from holdfast.outcome import Outcome
 
 BACKOFF = Backoff(base=0.01, jitter="none")
 BATCH = 20
@@ -29,6 +34,14 @@ def connect(where: str) -> Holdfast:
     hf = holdfast.connect(url, ack_timeout=1, backoff=BACKOFF)
     hf.queue("orders", max_attempts=50)
     return hf
+
+
+def name_connections(hf: Holdfast) -> None:
+    """After the store's prefix: so that a test sees when the last of them is gone."""
+    pool = hf.store._db.client.connection_pool
+    pool.connection_kwargs["client_name"] = hf.store._where.prefix
+    pool.disconnect()
+    pool.reset()
 
 
 def register(hf: Holdfast, ledger: str) -> int:
@@ -66,6 +79,16 @@ def flood(hf: Holdfast, ledger: str) -> None:
         os.write(out, f"{batch}\n".encode())
 
 
+def batch_of(size: int) -> list[Outgoing]:
+    """The same ids each time."""
+    return [Outgoing(n, id=uuid.UUID(int=n + 1)) for n in range(size)]
+
+
+def settle(hf: Holdfast, outcome: Outcome) -> None:
+    orders = hf.queue("orders")
+    orders.settle([(lease, outcome) for lease in orders.lease(10)])
+
+
 def sweep(hf: Holdfast) -> None:
     hf.sweep()
 
@@ -74,7 +97,17 @@ def redrive(hf: Holdfast) -> None:
     hf.redrive("orders.dlq")
 
 
+def wait(hf: Holdfast) -> None:
+    from holdfast.stores.redis import store
+
+    store.LOOK_S = 30.0  # so it stays the first in line
+    hf.queue("orders").lease(wait=60)
+
+
 def die_at(hf: Holdfast, statement: str, nth: int) -> None:
+    if hasattr(hf.store._db, "client"):
+        die_at_redis(hf, *statement.split(" "), nth)
+        return
     seen = 0
 
     def watch(sql: str) -> None:
@@ -87,6 +120,45 @@ def die_at(hf: Holdfast, statement: str, nth: int) -> None:
     hf.store._db._writer.set_trace_callback(watch)
 
 
+def die_at_redis(hf: Holdfast, name: str, moment: str, nth: int) -> None:
+    from holdfast.stores.redis import store
+
+    script = getattr(store, name.upper(), None)
+    if script is not None:
+        hf.store._db.run("SCRIPT", "LOAD", script.text)  # else its first call is not its last
+    what = ("EVALSHA", script.sha) if script is not None else (name.upper(),)
+    pool, lock, left = hf.store._db.client.connection_pool, threading.Lock(), nth
+
+    class Dying(pool.connection_class):
+        due = False
+
+        def send_command(self, *args: Any, **options: Any) -> None:
+            nonlocal left
+            if args[: len(what)] == what:
+                with lock:
+                    left -= 1
+                    self.due = left == 0
+            self.die("before")
+            super().send_command(*args, **options)
+            if moment == "sent" and self.due:
+                while not self.can_read(1.0):
+                    pass
+                self.die("sent")
+
+        def read_response(self, *args: Any, **options: Any) -> Any:
+            answer = super().read_response(*args, **options)
+            self.die("after")
+            return answer
+
+        def die(self, here: str) -> None:
+            if self.due and moment == here:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    pool.connection_class = Dying
+    pool.disconnect()
+    pool.reset()
+
+
 def main(action: str, where: str, ledger: str, *point: str) -> None:
     hf = connect(where)
     actions: dict[str, Callable[[], None]] = {
@@ -96,7 +168,16 @@ def main(action: str, where: str, ledger: str, *point: str) -> None:
         "flood": lambda: flood(hf, ledger),
         "sweep": lambda: sweep(hf),
         "redrive": lambda: redrive(hf),
+        "ack": lambda: settle(hf, Done()),
+        "nack": lambda: settle(hf, Retry("x")),
+        "exhaust": lambda: settle(hf, Retry("x")),
+        "fail": lambda: settle(hf, Fail("poison")),
+        "promote": lambda: hf.queue("orders").lease(10) and None,
+        "batch": lambda: hf.queue("orders").enqueue_many(batch_of(1000)) and None,
+        "wait": lambda: wait(hf),
     }
+    if where.startswith("redis"):
+        name_connections(hf)
     if point:
         die_at(hf, point[0], int(point[1]))
     actions[action]()

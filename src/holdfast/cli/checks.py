@@ -30,6 +30,7 @@ WAL_WARN = 256_000_000
 OVERDUE_LOOK = 1000
 """Overdue leases of one queue that are counted."""
 UNWORKED_S = 60.0
+MEMORY_WARN = 0.8
 HELD_WARN_S = 300
 
 Status = Literal["ok", "warn", "FAIL"]
@@ -223,11 +224,14 @@ def _standing_still(stats: QueueStats) -> Iterator[Check]:
         yield Check("warn", "waiting", text, data)
 
 
-def _postgres(hf: Holdfast, url: str) -> Iterator[Check]:
-    look = getattr(hf.store, "look", None)
-    if look is None:
-        return
-    facts: dict[str, Any] = look()
+def _server(hf: Holdfast, url: str) -> Iterator[Check]:
+    """What the store's server says of itself, where there is one."""
+    look: Callable[[], dict[str, Any]] | None = getattr(hf.store, "look", None)
+    if look is not None:
+        yield from (_redis if url.startswith("redis") else _postgres)(look())
+
+
+def _postgres(facts: dict[str, Any]) -> Iterator[Check]:
     kept = facts["fsync"] == "on" and facts["synchronous_commit"] != "off"
     loses = "neither a power cut nor a crash loses a commit"
     if not kept:
@@ -241,11 +245,39 @@ def _postgres(hf: Holdfast, url: str) -> Iterator[Check]:
         yield Check("warn", "snapshot", text, facts)
 
 
+_FSYNC: dict[str, tuple[Status, str]] = {
+    "always": ("ok", "neither a crash nor a power cut loses what was answered"),
+    "everysec": ("ok", "a crash of the server or a power cut may lose the last second"),
+    "no": ("warn", "a power cut loses what the system had not written, often half a minute"),
+    "": ("ok", "the server does not say how often it syncs"),
+}
+
+
+def _redis(facts: dict[str, Any]) -> Iterator[Check]:
+    """Policies that evict are refused when connecting."""
+    level, loses = _FSYNC.get(facts["fsync"], ("warn", f"appendfsync={facts['fsync']}"))
+    text = f"appendonly yes, appendfsync {facts['fsync'] or '?'}: {loses}"
+    if not facts["aof"]:
+        level = "warn"
+        text = (
+            "appendonly no: a restart of the server loses every message since its last snapshot; "
+            "set appendonly yes"
+        )
+    yield Check(level, "durability", text, facts)
+    yield Check("ok", "server", f"Redis {facts['version']}")
+    text = f"maxmemory-policy {facts['policy']}"
+    full = facts["used_memory"] / facts["maxmemory"] if facts["maxmemory"] else 0.0
+    if facts["maxmemory"]:
+        text += f", {full:.0%} of maxmemory is used"
+    level = "warn" if full > MEMORY_WARN else "ok"
+    yield Check(level, "memory", text, facts)
+
+
 _LOOKS: dict[str, Callable[[Holdfast, str], Iterator[Check]]] = {
     "round trip": _round_trips,
     "schema": _schema,
     "clock": _clock,
     "sqlite": _sqlite,
-    "postgres": _postgres,
+    "server": _server,
     "queues": _queues,
 }

@@ -81,7 +81,7 @@ def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int])
     flag = flag_of(view.queue)
     if view.id is not None:
         where = db.run("HGET", home.key("li" + flag), view.id)
-        found = db.run("XRANGE", home.key("log" + flag), where, where) if where else []
+        found: list[Any] = db.run("XRANGE", home.key("log" + flag), where, where) if where else []
         for entry in found:
             seq, finished = read_finished(entry, view.queue)
             if (finished.finished_at, seq) > after and _within(finished.finished_at, view):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis import exceptions as errors
@@ -28,7 +28,9 @@ from holdfast.errors import (
 from holdfast.stores.redis.url import Where
 
 try:
-    from hiredis import pack_command
+    import hiredis
+
+    pack_command: Any = cast(Any, hiredis).pack_command
 except ImportError:  # slower, and the same
     pack_command = None
 
@@ -83,7 +85,7 @@ class Connections:
             return RedisCluster(startup_nodes=nodes, **options, retry=never)
         if where.kind == "sentinel":
             watch = {**options, "username": None, "password": where.sentinel_password}
-            sentinel = Sentinel(where.hosts, sentinel_kwargs=watch, **options, retry=never)
+            sentinel: Any = Sentinel(where.hosts, sentinel_kwargs=watch, **options, retry=never)
             return sentinel.master_for(where.service, db=where.db)
         host, port = where.hosts[0]
         return redis.Redis(host=host, port=port, db=where.db, **options, retry=never)
@@ -114,13 +116,13 @@ class Connections:
             node = client.get_node_from_key(key)
             try:
                 return _ask(client.get_redis_connection(node).connection_pool, command)
-            except errors.AskError as asked:  # the slot is on its way there
-                node = client.get_node(asked.host, asked.port)
-                if node is not None:
-                    return _ask(client.get_redis_connection(node).connection_pool, command, True)
-            except errors.MovedError:
+            except errors.MovedError:  # which is an AskError as well
                 if not left:
                     raise
+            except errors.AskError as asked:  # the slot is on its way there
+                node = client.get_node(*cast(Any, asked).node_addr)
+                if node is not None:
+                    return _ask(client.get_redis_connection(node).connection_pool, command, True)
             except (errors.ConnectionError, errors.ClusterDownError):
                 with suppress(errors.RedisError, OSError):
                     client.nodes_manager.initialize()  # for the next call: this one may have run
