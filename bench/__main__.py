@@ -45,7 +45,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
     parser.add_argument("--store", choices=STORES, default="sqlite")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats, under two minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, a few minutes at most")
     names = dict.fromkeys(name for plan in STORES.values() for name in plan.MEASURES)
     parser.add_argument("--only", metavar="NAME", help=f"of the store: {', '.join(names)}")
     parser.add_argument(

@@ -65,7 +65,7 @@ PAGES = {
         "Benchmarks on Redis",
         " --store redis",
         "database",
-        "about fifteen minutes",
+        "about ten minutes",
     ),
     "spark": Page(
         "benchmarks-spark.md",

@@ -13,7 +13,7 @@ from bench.timing import rotated
 
 Tell = Callable[[str], None]
 Fresh = Callable[[], AbstractContextManager[Any]]
-"""A home for one sample, gone afterwards: a folder for SQLite, a database's URL for PostgreSQL."""
+"""A home for one sample, gone afterwards: a folder for SQLite, else a database's URL."""
 
 
 class Entrant(msgspec.Struct, frozen=True):

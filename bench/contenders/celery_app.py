@@ -1,0 +1,54 @@
+"""celery; as a program, its worker in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import Celery
+
+from bench.contenders import tasks
+from bench.timing import timed
+
+POOL, CONCURRENCY, PREFETCH = "threads", 2, 64
+SETTINGS = {
+    "task_acks_late": True,
+    "task_ignore_result": True,
+    "worker_prefetch_multiplier": PREFETCH,
+    "worker_enable_remote_control": False,
+    "worker_redirect_stdouts": False,
+}
+
+
+def make(url: str) -> tuple[Celery, Any, Any]:
+    app = Celery("bench", broker=url, set_as_current=False)
+    app.conf.update(SETTINGS)
+    return app, app.task(tasks.nothing, name="nothing"), app.task(tasks.note, name="note")
+
+
+def enqueue(url: str, items: list[dict[str, Any]]) -> float:
+    app, nothing, _ = make(url)
+    with timed() as watch:
+        for item in items:
+            nothing.delay(item)
+    app.close()
+    return watch.seconds
+
+
+@contextmanager
+def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    app, _, note = make(url)
+    yield note.delay
+    app.close()
+
+
+def work(url: str) -> None:
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=ERROR"]
+    pool = [f"--pool={POOL}", f"--concurrency={CONCURRENCY}"]
+    make(url)[0].start(["--quiet", "worker", *pool, *quiet])
+
+
+if __name__ == "__main__":
+    work(sys.argv[1])

@@ -1,0 +1,121 @@
+"""The peers that keep a queue in Redis, each by its own documentation and at its best setting."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from bench.contenders import (
+    celery_app,
+    dramatiq_app,
+    huey_redis_app,
+    rq_app,
+    saq_app,
+    streaq_app,
+    taskiq_app,
+    tasks,
+)
+from bench.contenders.limit_redis import DURABLE
+from bench.processes import Child
+from bench.results import Who
+from bench.timing import batches, payloads
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What its module can do, as the measures ask for it."""
+
+    who: Who
+    app: ModuleType
+    drained: int
+    """How many tasks its worker is given: a few seconds of work."""
+
+    def enqueue_one(self, url: str, n: int) -> float:
+        return self.app.enqueue(url, payloads(n))
+
+    def enqueue_bulk(self, size: int) -> Callable[[str, int], float]:
+        return lambda url, n: self.app.enqueue_many(url, batches(payloads(n), size))
+
+    def drain(self, url: str, n: int) -> float:
+        """From the first task's start to the last one's: the start of the process is not in it."""
+        self.app.enqueue(url, payloads(n))
+        with self._working(url, last=n) as worker:
+            first, last = (float(line) for line in worker.lines(2))
+        return last - first
+
+    @contextmanager
+    def worker(self, url: str) -> Iterator[tuple[Callable[[dict[str, Any]], Any], Child]]:
+        """The way to send, and its worker, which notes what it gets."""
+        with self.app.noting(url) as send, self._working(url) as child:
+            yield send, child
+
+    def _working(self, url: str, last: int = 0) -> Child:
+        return Child([sys.executable, "-m", self.app.__name__, url], {tasks.LAST: str(last)})
+
+
+HUEY = Peer(
+    Who(
+        "huey", "peer", version("huey"),
+        f"RedisHuey, no results; consumer of {huey_redis_app.WORKERS} threads", DURABLE,
+        "popped when read: lost if its consumer dies", acks=False,
+    ),
+    huey_redis_app, 4_000,
+)  # fmt: skip
+DRAMATIQ = Peer(
+    Who(
+        "dramatiq", "peer", version("dramatiq"),
+        f"RedisBroker; worker of {dramatiq_app.THREADS} threads, "
+        f"dramatiq_queue_prefetch={dramatiq_app.PREFETCH}", DURABLE,
+        "moved to its worker's set, acked; given back when the worker is not heard of", acks=True,
+    ),
+    dramatiq_app, 4_000,
+)  # fmt: skip
+TASKIQ = Peer(
+    Who(
+        "taskiq", "peer", f"{version('taskiq')}, taskiq-redis {version('taskiq-redis')}",
+        f"RedisStreamBroker, uvloop; receiver of {taskiq_app.CONCURRENCY} tasks, "
+        "validate_params=False",
+        DURABLE, "pending with its consumer, acked; stays in the stream", acks=True,
+    ),
+    taskiq_app, 4_000,
+)  # fmt: skip
+SAQ = Peer(
+    Who(
+        "saq", "peer", version("saq"),
+        f"uvloop, no results; worker of concurrency={saq_app.CONCURRENCY}; on redis-py "
+        f"{version('redis')}, though it asks for one below 8",
+        DURABLE, "moved to a list of active jobs, deleted when done", acks=True,
+    ),
+    saq_app, 2_000,
+)  # fmt: skip
+STREAQ = Peer(
+    Who(
+        "streaq", "peer", f"{version('streaq')}, coredis {version('coredis')}",
+        f"uvloop, no results; worker of concurrency={streaq_app.CONCURRENCY}; needs Redis 7: "
+        "takes part where the server is one",
+        DURABLE, "pending with its consumer, deleted when done", acks=True,
+    ),
+    streaq_app, 2_000,
+)  # fmt: skip
+CELERY = Peer(
+    Who(
+        "celery", "peer", f"{version('celery')}, kombu {version('kombu')}",
+        f"acks_late, no results; {celery_app.CONCURRENCY} {celery_app.POOL}, "
+        f"worker_prefetch_multiplier={celery_app.PREFETCH}, no gossip, mingle, heartbeat",
+        DURABLE, "popped into a hash of what is not acked, deleted when done", acks=True,
+    ),
+    celery_app, 1_500,
+)  # fmt: skip
+RQ = Peer(
+    Who(
+        "rq", "peer", version("rq"), "SimpleWorker (no fork for a job), no results", DURABLE,
+        "popped into a registry, deleted when done; abandoned ones are failed", acks=True,
+    ),
+    rq_app, 300,
+)  # fmt: skip
+PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, CELERY, RQ]

@@ -1,0 +1,54 @@
+"""rq; as a program, its worker in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+from rq import Queue, SimpleWorker
+
+from bench.contenders import tasks
+from bench.timing import timed
+
+NAME = "bench"
+FORGET = 0  # a result that nobody asks for is not written
+
+
+def enqueue(url: str, items: list[dict[str, Any]]) -> float:
+    with _opened(url) as queue, timed() as watch:
+        for item in items:
+            queue.enqueue(tasks.nothing, item, result_ttl=FORGET)
+    return watch.seconds
+
+
+def enqueue_many(url: str, parts: list[list[dict[str, Any]]]) -> float:
+    with _opened(url) as queue, timed() as watch:
+        for part in parts:
+            queue.enqueue_many(
+                [Queue.prepare_data(tasks.nothing, (item,), result_ttl=FORGET) for item in part]
+            )
+    return watch.seconds
+
+
+@contextmanager
+def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    with _opened(url) as queue:
+        yield lambda item: queue.enqueue(tasks.note, item, result_ttl=FORGET)
+
+
+def work(url: str) -> None:
+    with _opened(url) as queue:
+        SimpleWorker([queue], connection=queue.connection).work(logging_level="ERROR")
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Queue]:
+    with Redis.from_url(url) as client:
+        yield Queue(NAME, connection=client)
+
+
+if __name__ == "__main__":
+    work(sys.argv[1])

@@ -1,0 +1,69 @@
+"""taskiq on a stream; as a program, its worker in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+from taskiq import AsyncTaskiqDecoratedTask
+from taskiq.api import run_receiver_task
+from taskiq_redis import RedisStreamBroker
+
+from bench.contenders import tasks
+from bench.timing import timed
+
+CONCURRENCY = 100
+Task = AsyncTaskiqDecoratedTask[Any, Any]
+
+
+def make(url: str) -> tuple[RedisStreamBroker, Task, Task]:
+    broker = RedisStreamBroker(url, xread_count=CONCURRENCY)
+
+    async def nothing(payload: dict[str, Any]) -> None:
+        tasks.nothing(payload)
+
+    async def note(payload: dict[str, Any]) -> None:
+        tasks.note(payload)
+
+    return broker, broker.task("nothing")(nothing), broker.task("note")(note)
+
+
+def enqueue(url: str, items: list[dict[str, Any]]) -> float:
+    async def run() -> float:
+        broker, nothing, _ = make(url)
+        await broker.startup()
+        with timed() as watch:
+            for item in items:
+                await nothing.kiq(item)
+        await broker.shutdown()
+        return watch.seconds
+
+    return uvloop.run(run())
+
+
+@contextmanager
+def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    broker, _, note = make(url)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(broker.startup())
+        yield lambda item: runner.run(note.kiq(item))
+        runner.run(broker.shutdown())
+
+
+def work(url: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # its own end takes seconds
+    broker = make(url)[0]
+    uvloop.run(
+        run_receiver_task(
+            broker, run_startup=True, max_async_tasks=CONCURRENCY, validate_params=False
+        )
+    )
+
+
+if __name__ == "__main__":
+    work(sys.argv[1])
