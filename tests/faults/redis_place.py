@@ -38,6 +38,10 @@ class RedisPlace(Place):
         self.prefix = options.partition("prefix=")[2].partition("&")[0]
         self.db: Any = redis.Redis.from_url(address)
 
+    def close(self) -> None:
+        super().close()
+        self.db.close()
+
     def url_at(self, port: int, **options: Any) -> str:
         said = "".join(f"&{name}={value}" for name, value in options.items())
         return f"redis://127.0.0.1:{port}/0?prefix={self.prefix}{said}"

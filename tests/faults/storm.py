@@ -39,6 +39,12 @@ class Place:
     def __init__(self, server: Any, ledger: Path) -> None:
         self.server = server
         self.ledger = ledger
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def close(self) -> None:
+        """End what a failed test has left running."""
+        for process in self._processes:
+            end(process)
 
     def url_at(self, port: int, **options: Any) -> str:
         raise NotImplementedError
@@ -58,7 +64,8 @@ class Place:
         script = str(HERE / "victim.py")
         command = [sys.executable, script, action, self.url, str(self.ledger), *point]
         with Path(f"{self.ledger}.errors").open("ab") as errors:
-            return subprocess.Popen(command, stderr=errors)
+            self._processes.append(subprocess.Popen(command, stderr=errors))
+        return self._processes[-1]
 
     def errors(self) -> str:
         return Path(f"{self.ledger}.errors").read_text()

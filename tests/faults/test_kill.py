@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,14 @@ def place(
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-) -> Any:
+) -> Iterator[Any]:
     monkeypatch.setenv(*SWEEP)
     if store_name == "redis":
-        return RedisPlace(request.getfixturevalue("redis_url"), tmp_path / "ledger")
-    return SqlitePlace(tmp_path / "jobs.db", tmp_path / "ledger")
+        place = RedisPlace(request.getfixturevalue("redis_url"), tmp_path / "ledger")
+    else:
+        place = SqlitePlace(tmp_path / "jobs.db", tmp_path / "ledger")
+    with closing(place):
+        yield place
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ def place(
     monkeypatch.setenv(*SWEEP)
     place = Place(own_server, tmp_path / "ledger")
     yield place
+    place.close()
     try:
         drop_schema(own_server.url, place.schema)
     except psycopg.OperationalError:  # a test failed while it was down

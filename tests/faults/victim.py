@@ -126,20 +126,20 @@ def die_at_redis(hf: Holdfast, name: str, moment: str, nth: int) -> None:
     script = getattr(store, name.upper(), None)
     if script is not None:
         hf.store._db.run("SCRIPT", "LOAD", script.text)  # else its first call is not its last
-    what = ("EVALSHA", script.sha) if script is not None else (name.upper(),)
+    what = (name.upper() if script is None else script.sha).encode()
     pool, lock, left = hf.store._db.client.connection_pool, threading.Lock(), nth
 
     class Dying(pool.connection_class):
         due = False
 
-        def send_command(self, *args: Any, **options: Any) -> None:
+        def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             nonlocal left
-            if args[: len(what)] == what:
+            if what in b"".join(command):
                 with lock:
                     left -= 1
                     self.due = left == 0
             self.die("before")
-            super().send_command(*args, **options)
+            super().send_packed_command(command, check_health)
             if moment == "sent" and self.due:
                 while not self.can_read(1.0):
                     pass

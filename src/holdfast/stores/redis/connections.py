@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
-import redis
-from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+import redis
 from holdfast.errors import (
     FailedPrecondition,
     HoldfastError,
@@ -26,6 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.redis.url import Where
+from redis import exceptions as errors
 
 try:
     import hiredis
@@ -61,6 +64,7 @@ class Connections:
         self.where = where
         self._closed = False
         self._made: Any = None
+        self._by_pool: WeakKeyDictionary[Any, Lines] = WeakKeyDictionary()
 
     @property
     def client(self) -> Any:
@@ -111,18 +115,19 @@ class Connections:
     def _ask(self, key: str, command: Sequence[Arg]) -> Any:
         client = self.client
         if self.where.kind != "cluster":
-            return _ask(client.connection_pool, command)
+            return self._lines(client.connection_pool).ask(command)
         for left in reversed(range(REDIRECTS)):
             node = client.get_node_from_key(key)
             try:
-                return _ask(client.get_redis_connection(node).connection_pool, command)
+                return self._lines(client.get_redis_connection(node).connection_pool).ask(command)
             except errors.MovedError:  # which is an AskError as well
                 if not left:
                     raise
             except errors.AskError as asked:  # the slot is on its way there
                 node = client.get_node(*cast(Any, asked).node_addr)
                 if node is not None:
-                    return _ask(client.get_redis_connection(node).connection_pool, command, True)
+                    pool = client.get_redis_connection(node).connection_pool
+                    return self._lines(pool).ask(command, moving=True)
             except (errors.ConnectionError, errors.ClusterDownError):
                 with suppress(errors.RedisError, OSError):
                     client.nodes_manager.initialize()  # for the next call: this one may have run
@@ -130,8 +135,15 @@ class Connections:
             client.nodes_manager.initialize()
         raise AssertionError("unreachable")
 
+    def _lines(self, pool: Any) -> Lines:
+        lines = self._by_pool.get(pool)
+        if lines is None:
+            lines = self._by_pool.setdefault(pool, Lines(pool))
+        return lines
+
     def close(self) -> None:
         self._closed = True
+        self._forget()
         client, self._made = self._made, None
         if client is not None:
             with suppress(errors.RedisError, OSError):
@@ -148,9 +160,8 @@ class Connections:
             raise self._ours(error) from error
 
     def _forget(self) -> None:
-        if self.where.kind != "cluster" and self._made is not None:
-            with suppress(errors.RedisError, OSError):
-                self._made.connection_pool.disconnect(inuse_connections=False)
+        for lines in list(self._by_pool.values()):
+            lines.hang_up()
 
     def _ours(self, error: Exception) -> HoldfastError:
         said = _SCRIPT.sub("", str(error)).strip()
@@ -200,25 +211,55 @@ def _by_words(said: str, text: str) -> HoldfastError:
     return StoreError(text)
 
 
-def _ask(pool: Any, command: Sequence[Arg], moving: bool = False) -> Any:
-    """Send and read, without the driver's translation of answers, which takes longer than Redis."""
-    connection = pool.get_connection()
-    try:
-        if moving:
-            connection.send_command("ASKING")
-            connection.read_response()
-        if pack_command is None:
-            connection.send_command(*command)
-        else:
-            connection.send_packed_command([pack_command(command)])
-        return connection.read_response()
-    except errors.ResponseError:
-        raise
-    except BaseException:
-        connection.disconnect()  # an answer may still be on its way
-        raise
-    finally:
-        pool.release(connection)
+class Lines:
+    """Connections of one pool, kept between calls: the driver's own keeping of them takes as long
+    as a short script. A process that was forked off gets lines of its own."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._pid = os.getpid()
+        self._free: deque[Any] = deque()
+
+    def ask(self, command: Sequence[Arg], moving: bool = False) -> Any:
+        """Send and read, without the driver's translation of answers."""
+        line = self._line()
+        try:
+            if moving:
+                line.send_command("ASKING")
+                line.read_response()
+            if pack_command is None:
+                line.send_command(*command)
+            else:
+                line.send_packed_command([pack_command(command)])
+            return line.read_response()
+        except errors.ResponseError:
+            raise
+        except BaseException:
+            line.disconnect()  # an answer may still be on its way
+            raise
+        finally:
+            self._free.append(line)
+
+    def _line(self) -> Any:
+        if self._pid != os.getpid():
+            self._pid, self._free = os.getpid(), deque()
+        try:
+            line = self._free.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        try:
+            over = line.can_read()  # a server says nothing unasked but its last words
+        except (errors.RedisError, OSError):
+            over = True
+        if over:
+            line.disconnect()
+        return line
+
+    def hang_up(self) -> None:
+        """Those that nobody uses right now; who asks next connects anew."""
+        for line in list(self._free):
+            with suppress(errors.RedisError, OSError):
+                line.disconnect()
 
 
 def load(name: str, *before: str) -> Script:

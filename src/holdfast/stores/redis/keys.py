@@ -92,9 +92,15 @@ class Keys:
         self.claims = self._common("claims")
         self.events = [self._common("event"), self._common("events")]
         self.home = lru_cache(maxsize=10_000)(self._home)
+        self.plain = lru_cache(maxsize=10_000)(self._plain)
 
     def _home(self, name: str, parts: int) -> Home:
         return Home(self._prefix, name, parts)
+
+    def _plain(self, name: str, lane: str) -> list[str]:
+        """What an enqueue into one lane touches."""
+        home = self.home(name, 1)
+        return [home.key("c"), home.key("m"), home.key("w0"), *home.of_lanes([lane])]
 
     def of(self, queue: str, parts: int = 1) -> Home:
         return self.home(home_of(queue), parts)

@@ -269,17 +269,10 @@ class RedisStore:
         receipt: str,
         queues: set[str],
     ) -> list[Enqueued]:
-        home = self._keys.home(name, 1)
-        flags = "".join(sorted(flag_of(queue) for queue in queues))
-        keys = [home.key("c"), home.key("m"), *(home.key("w" + flag) for flag in flags)]
-        heads = {head for _, head, _ in chunk}
-        keys += home.of_lanes(sorted({h[1:].partition(" ")[0] for h in heads if h[0] == "F"}))
-        others = sorted({tuple(h.split(" ", 3)[1:3]) for h in heads if h[0] == "W"})
-        if others:
-            keys += [home.key("x"), home.key("e"), *(home.key("z" + flag) for flag in flags)]
-            keys += [home.key(f"r{flag}.{part}") for flag, part in others]
-        if receipt:
-            keys += home.receipts
+        flags = "".join(sorted(map(flag_of, queues)))
+        keys = self._enqueue_keys(
+            name, flags, frozenset(head for _, head, _ in chunk), bool(receipt)
+        )
         args = [now, flags, receipt, *chain.from_iterable(chunk)]
         answer = self._db.script(ENQUEUE, keys, args)
         if answer[0] == b"gone":
@@ -287,6 +280,22 @@ class RedisStore:
         if answer[0] == b"kept":
             return [Enqueued.HELD] * len(chunk)
         return [Enqueued.STORED if stored else Enqueued.HELD for stored in answer[1]]
+
+    def _enqueue_keys(
+        self, name: str, flags: str, heads: frozenset[str], receipt: bool
+    ) -> Sequence[str]:
+        if len(heads) == 1 and not receipt and flags == "0":
+            (head,) = heads
+            if head[0] == "F":  # by far the most frequent
+                return self._keys.plain(name, head[1:].partition(" ")[0])
+        home = self._keys.home(name, 1)
+        keys = [home.key("c"), home.key("m"), *(home.key("w" + flag) for flag in flags)]
+        keys += home.of_lanes(sorted({h[1:].partition(" ")[0] for h in heads if h[0] == "F"}))
+        others = sorted({tuple(h.split(" ", 3)[1:3]) for h in heads if h[0] == "W"})
+        if others:
+            keys += [home.key("x"), home.key("e"), *(home.key("z" + flag) for flag in flags)]
+            keys += [home.key(f"r{flag}.{part}") for flag, part in others]
+        return [*keys, *home.receipts] if receipt else keys
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         leases: list[Lease] = []

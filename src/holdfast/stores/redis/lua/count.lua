@@ -4,7 +4,7 @@
 -- ARGV: queue, partitions, now, heads wanted (1 or 0)
 
 local flag, now = ARGV[1], tonumber(ARGV[3])
-local known = call('HMGET', KEYS[1], 'spec' .. flag, 'parts', 'lanes', 'paused' .. flag, 'done' .. flag)
+local known = call('HMGET', KEYS[1], 'rev' .. flag, 'parts', 'lanes', 'paused' .. flag, 'done' .. flag)
 if not known[1] then return { 'gone' } end
 if known[2] ~= ARGV[2] then return { 'parts', known[2] } end
 if ARGV[4] == '1' then promote(flag, now) end

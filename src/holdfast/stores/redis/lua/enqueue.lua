@@ -5,7 +5,7 @@
 -- ARGV: now, queues (0, 1 or 01), receipt or "", then the messages.
 
 local now, flags, receipt = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local known = call('HMGET', KEYS[1], 'spec0', 'spec1', 'lanes')
+local known = call('HMGET', KEYS[1], 'rev0', 'rev1', 'lanes')
 for flag in string.gmatch(flags, '%d') do
   if not known[flag + 1] then return { 'gone', flag } end
   call('LLEN', key('w' .. flag))

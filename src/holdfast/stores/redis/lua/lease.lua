@@ -6,7 +6,7 @@
 
 local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local known = call('HMGET', KEYS[1], 'spec' .. flag, 'paused' .. flag, 'lanes', 'parts')
+local known = call('HMGET', KEYS[1], 'rev' .. flag, 'paused' .. flag, 'lanes', 'parts')
 if not known[1] then return { 'gone' } end
 if known[4] ~= ARGV[8] then return { 'parts', known[4] } end
 if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end
