@@ -25,7 +25,12 @@ SCHEMES = {
 
 def open_store(url: str) -> Store:
     """The store a URL names, with its schema in place."""
-    scheme = urlsplit(url).scheme if isinstance(url, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    try:
+        scheme = urlsplit(url).scheme if isinstance(url, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    except ValueError:  # which may show the password
+        raise InvalidArgument(
+            "url", "not a store URL; write :/?#[]@% in a part of it as %xx"
+        ) from None
     if not scheme or "://" not in url:
         raise InvalidArgument("url", f"{url!r} is not a store URL; try sqlite:///jobs.db")
     if scheme not in SCHEMES:

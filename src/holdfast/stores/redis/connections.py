@@ -12,12 +12,13 @@ from importlib.resources import files
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import redis
+from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-import redis
 from holdfast.errors import (
     FailedPrecondition,
     HoldfastError,
@@ -28,7 +29,6 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.redis.url import Where
-from redis import exceptions as errors
 
 try:
     import hiredis
@@ -41,6 +41,9 @@ SERVER_MIN = (6, 2)
 
 REDIRECTS = 5
 """How often a slot may turn out to be elsewhere before one gives up."""
+
+FAILURES = (errors.RedisError, errors.RedisClusterException, OSError)
+"""All that the driver raises; not all of it has one base."""
 
 Arg = str | bytes | int
 
@@ -81,6 +84,7 @@ class Connections:
             "socket_connect_timeout": min(where.timeout, 5.0),
             "socket_keepalive": True,
             "protocol": 2,
+            "max_connections": 2**31,  # as many as there are threads
             **where.options,
         }
         never = Retry(NoBackoff(), 0)
@@ -129,7 +133,7 @@ class Connections:
                     pool = client.get_redis_connection(node).connection_pool
                     return self._lines(pool).ask(command, moving=True)
             except (errors.ConnectionError, errors.ClusterDownError):
-                with suppress(errors.RedisError, OSError):
+                with suppress(*FAILURES):
                     client.nodes_manager.initialize()  # for the next call: this one may have run
                 raise
             client.nodes_manager.initialize()
@@ -146,7 +150,7 @@ class Connections:
         self._forget()
         client, self._made = self._made, None
         if client is not None:
-            with suppress(errors.RedisError, OSError):
+            with suppress(*FAILURES):
                 client.close()
 
     @contextmanager
@@ -154,7 +158,7 @@ class Connections:
         """The driver's errors as ours, with their cause."""
         try:
             yield
-        except (errors.RedisError, OSError) as error:
+        except FAILURES as error:
             if isinstance(error, errors.ReadOnlyError) or "READONLY" in str(error):
                 self._forget()  # a replica now: whoever is the master is found anew
             raise self._ours(error) from error
@@ -163,12 +167,19 @@ class Connections:
         for lines in list(self._by_pool.values()):
             lines.hang_up()
 
-    def _ours(self, error: Exception) -> HoldfastError:
+    def _ours(self, error: BaseException) -> HoldfastError:
+        if isinstance(error, errors.RedisClusterException) and error.__cause__ is not None:
+            error = error.__cause__  # of the last node that was asked
+        if isinstance(error, MasterNotFoundError):  # it would go on with each sentinel's settings
+            error = MasterNotFoundError(str(error).partition(" : ")[0])
         said = _SCRIPT.sub("", str(error)).strip()
         text = f"{self.where.shown}: {said or type(error).__name__}"
         if self._closed:
             return StoreUnavailable(f"{self.where.shown}: this connection was closed")
         match error:
+            case errors.MovedError() if self.where.kind != "cluster":
+                scheme = self.where.shown.partition(":")[0]
+                return StoreError(f"{text}. One node of a cluster: connect by {scheme}+cluster://")
             case errors.AuthenticationError() | errors.NoPermissionError():
                 return StoreError(f"{text}. Check user and password, and what this user may do")
             case MasterNotFoundError() | errors.ConnectionError() | errors.TimeoutError():
@@ -188,6 +199,13 @@ _SCRIPT = re.compile(
 )
 
 
+# What comes of keys and fields that somebody else wrote.
+_STRANGE = (
+    "WRONGTYPE", "wrong kind of value", "NOGROUP", "BUSYGROUP", "nil value", "not an integer",
+    "no such key", "not written by Holdfast",
+)  # fmt: skip
+
+
 def _by_words(said: str, text: str) -> HoldfastError:
     """Errors inside a script are known by their words only."""
 
@@ -200,7 +218,7 @@ def _by_words(said: str, text: str) -> HoldfastError:
         return StoreFull(f"{text}. Nothing was stored; consumers can still work it off")
     if says("MISCONF", "NOREPLICAS"):
         return StoreReadOnly(text)
-    if says("WRONGTYPE", "wrong kind of value", "NOGROUP", "BUSYGROUP", "nil value"):
+    if says(*_STRANGE):
         return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
     if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions"):
         return StoreError(f"{text}. Check user and password, and what this user may do")

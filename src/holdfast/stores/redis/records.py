@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.errors import StoreCorrupt
 from holdfast.store import Record
 from holdfast.stores.redis.connections import Connections, load
 
@@ -32,8 +33,11 @@ def read(db: Connections, keys: Pair, prefix: str, after: str, limit: int) -> li
     found: list[Record] = []
     for name, stored in zip(names, values, strict=True):
         if stored is not None:
-            revision, at, value = stored.split(b" ", 2)
-            found.append(Record(name.decode(), value, int(revision), int(at)))
+            try:
+                revision, at, value = stored.split(b" ", 2)
+                found.append(Record(name.decode(), value, int(revision), int(at)))
+            except ValueError as error:
+                raise StoreCorrupt(f"{keys[1]}: {name!r} was not written by Holdfast") from error
     return found
 
 

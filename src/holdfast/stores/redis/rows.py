@@ -79,6 +79,8 @@ def read_message(
             partition, priority, key, type, content_type, headers, enqueued_at, available_at,
             ack_timeout, max_attempts, backoff, body,
         ) = _decode(memoryview(blob)[blob.index(b"|") + 1 :])  # fmt: skip
+        policy = Backoff(**backoff) if backoff else None
+        past = _history(history) if history else NO_HISTORY
     except (msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
         raise StoreCorrupt(f"{queue}: {id} was not written by Holdfast: {error}") from error
     return Message(
@@ -96,9 +98,9 @@ def read_message(
         attempts,
         ack_timeout,
         max_attempts,
-        Backoff(**backoff) if backoff else None,
+        policy,
         first,
-        _history(history) if history else NO_HISTORY,
+        past,
     )
 
 
@@ -126,15 +128,12 @@ def read_where(text: bytes | None) -> Where:
         return UNTOUCHED
     if text[:1] == b"F":
         return Where("F", attempts=1, token=text[1:].decode())
-    state, flag, _, _, _, _, attempts, available, first, _, _, token, _ = text.decode().split(" ")
-    return Where(
-        state,
-        flag == "1",
-        int(attempts),
-        int(available),
-        None if first == "-" else int(first),
-        token,
-    )
+    try:
+        state, flag, _, _, _, _, n, available, first, _, _, token, _ = text.decode().split(" ")
+        leased = None if first == "-" else int(first)
+        return Where(state, flag == "1", int(n), int(available), leased, token)
+    except ValueError as error:
+        raise StoreCorrupt(f"{text!r} was not written by Holdfast") from error
 
 
 def read_waiting(

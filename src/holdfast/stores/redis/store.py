@@ -21,6 +21,7 @@ from holdfast.errors import (
     QueueNotFound,
     SchemaTooNew,
     StoreCorrupt,
+    StoreError,
 )
 from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of
 from holdfast.policy import Policy
@@ -89,6 +90,7 @@ DROP = load("drop", "common")
 TRIM = load("trim", "common")
 CUTS = load("cuts", "common")
 CONSUMERS = load("consumers", "common")
+RIGHTS = load("rights")
 CLAIM = load("claim")
 PUBLISH = load("publish")
 
@@ -123,6 +125,19 @@ class RedisStore:
                 f"{self._where.shown} has layout {int(stored)}, this Holdfast knows {VERSION}: "
                 "pip install --upgrade holdfast"
             )
+        self._check_rights()
+
+    def _check_rights(self) -> None:
+        """A script that is refused a command halfway would leave its first half behind. Who may
+        change nothing at all may look."""
+        reads, writes, n = self._db.script(RIGHTS, [self._keys.meta], [])
+        if refused := reads or (len(writes) < n and writes):
+            names = b", ".join(refused).decode()
+            raise StoreError(
+                f"{self._where.shown}: this user may not run {names}. "
+                "Check what it may do: ACL SETUSER ... +@read +@write +@scripting +@connection "
+                "+info +time"
+            )
 
     def close(self) -> None:
         self._db.close()
@@ -149,7 +164,8 @@ class RedisStore:
         return all(done)
 
     def _put(self, name: str, specs: list[QueueSpec]) -> bool:
-        self._db.run("SADD", self._keys.homes, name)
+        if not all(spec.revision for spec in specs):  # a full server can still change a queue
+            self._db.run("SADD", self._keys.homes, name)
         home = self._keys.home(name, 1)
         args: list[Arg] = []
         for spec in specs:
@@ -660,7 +676,10 @@ class RedisStore:
     def subscribe(self, after: int | None = None) -> _Subscription:
         counter, stream = self._keys.events
         if after is None:
-            after = int(self._db.run("GET", counter) or 0)
+            last = self._db.run("GET", counter) or b"0"
+            if not last.isdigit():
+                raise StoreCorrupt(f"{self._where.shown}: {counter} is not Holdfast's")
+            after = int(last)
         return _Subscription(self._db, stream, after)
 
     def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
@@ -683,7 +702,8 @@ class RedisStore:
                     return
 
     def _wait_for(self, keys: list[str], seconds: float) -> bool:
-        return self._db.run("BLPOP", *keys, str(max(seconds, 0.001))) is not None
+        seconds = min(max(seconds, 0.001), self._where.timeout / 2)  # an answer in time
+        return self._db.run("BLPOP", *keys, str(seconds)) is not None
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
@@ -748,7 +768,7 @@ class _Subscription:
         until = clock.monotonic() + timeout
         while True:
             left = until - clock.monotonic()
-            block = max(1, min(int(left * 1000), 1000))
+            block = max(1, min(int(left * 1000), 1000, int(self._db.where.timeout * 500)))
             ask = ("XREAD", "COUNT", 1000, "BLOCK", block, "STREAMS", self._stream)
             found = self._db.run(*ask, f"{self._after}-0", key=self._stream)
             if found:

@@ -8,6 +8,7 @@ redis+cluster://host:6379,other:6379
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -61,6 +62,9 @@ def where(url: str) -> Where:
         verify = options.get("verify", "full")
         if verify not in ("full", "none"):
             raise InvalidArgument("url option verify", "must be full or none")
+        for name in ("ca", "cert", "key"):
+            if name in options and not Path(options[name]).is_file():
+                raise InvalidArgument(f"url option {name}", f"there is no file {options[name]}")
         driver |= {
             "ssl": True,
             "ssl_cert_reqs": "required" if verify == "full" else "none",

@@ -7,5 +7,6 @@ local now, ttl = tonumber(ARGV[4]), tonumber(ARGV[3])
 local live = tonumber(expires) > now
 if live and owner ~= ARGV[2] then return 0 end
 if not live then epoch = epoch + 1 end
+redis.call('HDEL', KEYS[1], ARGV[1]) -- a server out of memory takes it, and then the rest
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %.0f %s', epoch, now + ttl, ARGV[2]))
 return tonumber(epoch)

@@ -30,10 +30,14 @@ end
 -- ended it. "-" stands for none. Numbers begin at 10^14: all have 15 digits, so text sorts as they do.
 local ROW = '^([LW]) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
+local function strange() error('what is noted of a message was not written by Holdfast') end
+
 local function read(text)
+  if not text then strange() end
   if string.sub(text, 1, 1) == 'F' then
     local token = string.sub(text, 2)
     local seq, part, lane = string.match(token, '^(%d+)%.(%d+)%.(%d+)%.')
+    if not seq then strange() end
     return {
       state = 'F', flag = '0', part = part, lane = lane, seq = seq, place = seq,
       attempts = '1', entry = seq, token = token, verb = '-',
@@ -42,6 +46,7 @@ local function read(text)
   local row = {}
   row.state, row.flag, row.part, row.lane, row.seq, row.place, row.attempts, row.available,
     row.first, row.timeout, row.entry, row.token, row.verb = string.match(text, ROW)
+  if not row.state then strange() end
   return row
 end
 
@@ -68,10 +73,15 @@ local function promote(flag, now)
   if #due == 0 then return 0 end
   local ids = {}
   for i = 1, #due do ids[i] = string.sub(due[i], 16) end
-  local rows = hmget('x', ids)
+  local rows, parts = hmget('x', ids), {}
+  for i = 1, #due do
+    rows[i] = read(rows[i])
+    parts[rows[i].part] = true
+  end
+  for part in pairs(parts) do call('ZCARD', key('r' .. flag .. '.' .. part)) end
   call('ZREM', key('z' .. flag), unpack(due))
   for i = 1, #due do
-    local row = read(rows[i])
+    local row = rows[i]
     call('ZADD', key('r' .. flag .. '.' .. row.part), score(row.lane, row.place), ids[i])
   end
   return #due
@@ -96,7 +106,7 @@ local function progress(stream)
   for _, group in ipairs(call('XINFO', 'GROUPS', stream)) do
     if group[2] == GROUP then return group[8], group[6] end
   end
-  return '0-0', 0
+  error('NOGROUP ' .. stream)
 end
 
 -- What waits in one lane after a place, in order: {place, id, part, entry or nil, own time-out}.

@@ -38,5 +38,7 @@ if ARGV[4] == '1' and ready > 0 then
   end
 end
 local blobs = {}
-for i, body in ipairs(hmget('m', heads)) do blobs[i] = string.match(body, '^[^|]*|') end
+for _, body in ipairs(hmget('m', heads)) do
+  blobs[#blobs + 1] = string.match(body or '', '^%d+%.%d+%.[%d.]*%d|')
+end
 return { 'ok', known[4] == '1' and 1 or 0, ready, delayed, leased, dead, known[5] or '0', next[2] or '', blobs }

@@ -10,16 +10,25 @@ for flag in string.gmatch(flags, '%d') do
   if not known[flag + 1] then return { 'gone', flag } end
   call('LLEN', key('w' .. flag))
 end
-if receipt ~= '' and call('HEXISTS', key('rv'), receipt) == 1 then return { 'kept' } end
+if receipt ~= '' then
+  if call('HEXISTS', key('rv'), receipt) == 1 then return { 'kept' } end
+  call('ZCARD', key('rn'))
+end
 
 local ids, heads, blobs, n = {}, {}, {}, 0
 for i = 4, #ARGV, 3 do
   n = n + 1
   ids[n], heads[n], blobs[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
 end
-local held, fresh, set = hmget('m', ids), {}, {}
+local held, fresh, set, opened, looked = hmget('m', ids), {}, {}, {}, {}
 local lanes = known[3] or ' '
-local added = ''
+
+-- What it will write to is looked at before anything is written.
+local function look(command, name)
+  if not looked[name] then call(command, key(name)) end
+  looked[name] = true
+end
+
 for i = 1, n do
   if not held[i] and not fresh[ids[i]] then
     fresh[ids[i]] = i
@@ -27,15 +36,21 @@ for i = 1, n do
     set[#set + 1] = blobs[i]
     if string.sub(heads[i], 1, 1) == 'F' then
       local lane = string.match(heads[i], '^F(%d+%.%d+)')
+      look('XLEN', 's' .. lane)
       if not string.find(lanes, ' ' .. lane .. ' ', 1, true) then
-        call('XGROUP', 'CREATE', key('s' .. lane), GROUP, '0', 'MKSTREAM')
-        lanes, added = lanes .. lane .. ' ', ' '
+        if call('EXISTS', key('s' .. lane)) == 1 then error('BUSYGROUP ' .. key('s' .. lane)) end
+        lanes, opened[#opened + 1] = lanes .. lane .. ' ', key('s' .. lane)
       end
+    else
+      local flag, part = string.match(heads[i], '^W (%d) (%d+) ')
+      look('HLEN', 'x'); look('HLEN', 'e'); look('ZCARD', 'z' .. flag)
+      look('ZCARD', 'r' .. flag .. '.' .. part)
     end
   end
 end
 local seq = call('HINCRBY', KEYS[1], 'seq', n) - n
-if added ~= '' then call('HSET', KEYS[1], 'lanes', lanes) end
+if #opened > 0 then call('HSET', KEYS[1], 'lanes', lanes) end
+for _, stream in ipairs(opened) do call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
 if receipt ~= '' then
   call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ')
   call('ZADD', key('rn'), 0, receipt)

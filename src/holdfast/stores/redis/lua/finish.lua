@@ -29,7 +29,7 @@ else
 end
 if #ids == 0 then return { 0, {} } end
 call('ZCARD', key('d' .. flag)); call('XLEN', key('a' .. flag)); call('ZCARD', key('b' .. flag))
-call('HLEN', key('kn'))
+call('HLEN', key('kn')); call('HLEN', key('m')); call('HLEN', KEYS[1])
 
 local blobs, logged = {}, {}
 if status ~= '' then
@@ -81,6 +81,9 @@ for i = 1, #ids do
   end
 end
 if #gone == 0 then return { 0, answers } end
+for _, group in pairs(groups) do
+  if #group.entries > 0 then call('XLEN', group.stream) end
+end
 
 local function leave(stream, entries)
   if #entries == 0 then return end

@@ -12,8 +12,8 @@ if known[4] ~= ARGV[8] then return { 'parts', known[4] } end
 if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end
 call('ZCARD', key('d' .. flag)); call('HLEN', key('x')); call('HLEN', key('k'))
 call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' .. flag))
+call('HLEN', key('m')); call('HLEN', key('e'))
 if batch ~= '' then call('ZCARD', key('b' .. flag)) end
-promote(flag, now)
 
 local wanted, parts, returned = nil, {}, 0
 if ARGV[9] ~= '' then
@@ -27,10 +27,11 @@ for part = 0, known[4] - 1 do
     returned = returned + call('ZCARD', key('r' .. flag .. '.' .. part))
   end
 end
+returned = returned + promote(flag, now)
 local used = lanes_of(flag, known[3], wanted)
 
 local deadline = timeout and num(now + timeout) or ARGV[10]
-local ids, tokens, due, states, again = {}, {}, {}, {}, {}
+local ids, tokens, due, states, again, chosen = {}, {}, {}, {}, {}, {}
 
 local function take(seq, id, own, suffix)
   local at = #ids + 1
@@ -50,10 +51,7 @@ local function next_of(part, lane, n)
   return read and read[1][2] or {}
 end
 
-for rank = 0, 9 do
-  local lane = num(9 - rank)
-  local streams, left = used[lane], limit - #ids
-  if left <= 0 then break end
+local function take_from(lane, streams, left)
   if returned == 0 and streams and #streams == 1 then
     local suffix = suffix_of(streams[1], lane)
     for _, entry in ipairs(next_of(streams[1], lane, left)) do
@@ -72,21 +70,30 @@ for rank = 0, 9 do
         again[#again + 1] = at
       end
     end
-    for part, n in pairs(counts) do next_of(part, lane, n) end
+    for part, n in pairs(counts) do chosen[#chosen + 1] = { part, lane, n } end
+  end
+end
+
+-- Once something was taken, a lane that is not ours ends the search; alone it is an error.
+for rank = 0, 9 do
+  local lane, left = num(9 - rank), limit - #ids
+  if left <= 0 then break end
+  local ok, why = pcall(take_from, lane, used[lane], left)
+  if not ok then
+    if #ids == 0 then error(why, 0) end
+    break
   end
 end
 if #ids == 0 then return { 'ok', {}, {}, {}, {} } end
 
-local extras = {}
+local extras, some = {}, {}
+for i, at in ipairs(again) do some[i] = ids[at] end
+local rows, past = hmget('x', some), hmget('e', some)
+for i = 1, #again do rows[i] = read(rows[i]) end
+for _, of in ipairs(chosen) do next_of(of[1], of[2], of[3]) end
 if #again > 0 then
   -- Those that come again are shown to operators in a stream of their own.
-  local some = {}
-  for i, at in ipairs(again) do some[i] = ids[at] end
-  local rows, past = hmget('x', some), hmget('e', some)
-  for i, at in ipairs(again) do
-    rows[i] = read(rows[i])
-    call('ZREM', key('r' .. flag .. '.' .. rows[i].part), ids[at])
-  end
+  for i, at in ipairs(again) do call('ZREM', key('r' .. flag .. '.' .. rows[i].part), ids[at]) end
   local entry = call('HINCRBY', KEYS[1], 'seq', #again) - #again
   for i, at in ipairs(again) do
     local id, row = ids[at], rows[i]

@@ -1,4 +1,5 @@
 -- Append events, the newest thousand are kept. KEYS: counter, stream. ARGV: events
+redis.call('XTRIM', KEYS[2], 'MAXLEN', '~', 1000) -- a server out of memory takes it, and then the rest
 for i = 1, #ARGV do
   local n = redis.call('INCR', KEYS[1])
   redis.call('XADD', KEYS[2], 'MAXLEN', '~', 1000, string.format('%.0f-0', n), 'e', ARGV[i])

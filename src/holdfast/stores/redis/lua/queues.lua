@@ -11,6 +11,7 @@ end
 for i = 1, #ARGV, 5 do
   local flag = ARGV[i]
   local parts = tonumber(call('HGET', KEYS[1], 'parts') or 0)
+  if ARGV[i + 1] ~= '0' then call('HDEL', KEYS[1], 'paused' .. flag) end
   call('HSET', KEYS[1], 'spec' .. flag, ARGV[i + 2], 'paused' .. flag, ARGV[i + 3],
     'rev' .. flag, num(ARGV[i + 1] + 1), 'parts', num(math.max(parts, tonumber(ARGV[i + 4]))))
   call('HSETNX', KEYS[1], 'seq', '100000000000000')

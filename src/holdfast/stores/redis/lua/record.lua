@@ -6,8 +6,8 @@ local name, expected = ARGV[1], ARGV[2]
 local stored = redis.call('HGET', KEYS[2], name)
 local revision = stored and string.match(stored, '^(%d+)') or '0'
 if expected ~= '' and expected ~= revision then return 0 end
+redis.call('ZREM', KEYS[1], name) -- a server out of memory takes it, and then the rest
 if ARGV[4] == '0' then
-  redis.call('ZREM', KEYS[1], name)
   redis.call('HDEL', KEYS[2], name)
 else
   redis.call('ZADD', KEYS[1], 0, name)

@@ -11,7 +11,7 @@ for flag = 0, 1 do
   call('ZCARD', key('d' .. flag)); call('ZCARD', key('z' .. flag)); call('LLEN', key('w' .. flag))
   call('XLEN', key('log' .. flag)); call('HLEN', key('li' .. flag)); call('ZCARD', key('b' .. flag))
 end
-call('HLEN', key('k')); call('HLEN', key('kn')); call('HLEN', key('e'))
+call('HLEN', key('k')); call('HLEN', key('kn')); call('HLEN', key('e')); call('HLEN', key('m'))
 
 -- A message that waits in its lane as it was enqueued, at this very place; else nil.
 local function untouched(id, place)
@@ -58,7 +58,9 @@ local function settle(at)
   end
   if not fits then return lost(flag, id, token, verb, state) end
   if target == 'L' then
-    call('ZADD', key('d' .. flag), 'XX', deadline, row.seq .. id)
+    if call('ZREM', key('d' .. flag), row.seq .. id) == 1 then
+      call('ZADD', key('d' .. flag), deadline, row.seq .. id)
+    end
     return 'a'
   end
   if target == 'W' and not specs[to + 1] then return 's' end
@@ -67,6 +69,7 @@ local function settle(at)
     local entry = row.entry .. '-0'
     row.timeout = call('XRANGE', lane_of(row.part, row.lane), entry, entry)[1][2][4] or '-'
   end
+  if target == 'W' then call('ZCARD', key('r' .. to .. '.' .. row.part)) end
   local leased, owner = leave(row, id)
   if target == 'W' then
     if tail == '1' then

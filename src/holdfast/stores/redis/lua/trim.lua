@@ -4,6 +4,7 @@
 
 local flag, before, keep = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local log = key('log' .. flag)
+call('HLEN', key('li' .. flag))
 local over = keep >= 0 and call('XLEN', log) - keep or 0
 local entries, ids = {}, {}
 for i, entry in ipairs(call('XRANGE', log, '-', '+', 'COUNT', ARGV[2])) do

@@ -1,0 +1,24 @@
+-- The commands that the scripts here use and this user may not run, those that change nothing first.
+-- KEYS: a hash. None of these changes it: it is of another type, or the arguments are none.
+
+local function refused(commands)
+  local found, n = {}, 0
+  for line in string.gmatch(commands, '[^;]+') do
+    local words = {}
+    for word in string.gmatch(line, '%S+') do words[#words + 1] = word == '@' and KEYS[1] or word end
+    local answer = redis.pcall(unpack(words))
+    n = n + 1
+    if type(answer) == 'table' and answer.err and string.find(answer.err, 'NOPERM', 1, true) then
+      found[#found + 1] = string.lower(words[1])
+    end
+  end
+  return found, n
+end
+
+local reads = refused('HGET @ -;HMGET @ -;HLEN @;HEXISTS @ -;LLEN @;EXISTS @;XLEN @;XRANGE @ - +;' ..
+  'XINFO GROUPS @;XPENDING @ -;ZCARD @;ZCOUNT @ 0 0;ZSCORE @ -;ZRANGE @ 0 0;ZRANGEBYLEX @ - +;' ..
+  'ZRANGEBYSCORE @ 0 0')
+local writes, n = refused('HSET @ - - -;HDEL @ -;HINCRBY @ - -;RPUSH @ -;XADD @ * - -;' ..
+  'XACK @ - 0-1;XDEL @ 0-1;XTRIM @ MAXLEN 1;XGROUP CREATE @ - 0;' ..
+  'XREADGROUP GROUP - - STREAMS @ >;ZADD @ 0 -;ZREM @ -')
+return { reads, writes, n }
