@@ -21,6 +21,7 @@ STORE, SETTLE = "stores/sqlite/store.py", "stores/sqlite/settle.py"
 CONNECTIONS = "stores/sqlite/connections.py"
 PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
 PG_SQL = "stores/postgres/statements.py"
+LUA = "stores/redis/lua/"
 BATCHES, ON_BATCHES = "batches.py", "batches/test_batches.py"
 
 BUGS = [
@@ -522,5 +523,103 @@ BUGS = [
         "if receipt is not None and not records.note(",
         "if receipt is not None and None is records.note(",
         "test_recording.py",
+    ),
+    Bug(
+        "redis: a paused queue is leased from",
+        LUA + "lease.lua",
+        "if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end",
+        "",
+        "test_leasing.py",
+    ),
+    Bug(
+        "redis: any token settles",
+        LUA + "settle.lua",
+        "fits = (row.state == 'F' or row.state == 'L') and row.token == token",
+        "fits = row.state == 'F' or row.state == 'L'",
+        "test_fencing.py",
+    ),
+    Bug(
+        "redis: a sweep that does not see an extension",
+        LUA + "settle.lua",
+        "    if fits and overdue ~= '' then",
+        "    if false then",
+        "test_overdue.py",
+    ),
+    Bug(
+        "redis: an acked batch cuts off what others hold",
+        LUA + "finish.lua",
+        "if pending[1] == 0 or string.sub(pending[2], 1, 15) > last then",
+        "if true then",
+        "test_holding.py",
+    ),
+    Bug(
+        "redis: a delayed message loses its priority",
+        LUA + "common.lua",
+        "score(row.lane, row.place), ids[i])\n  end\n  return #due",
+        "score(0, row.place), ids[i])\n  end\n  return #due",
+        "test_leasing.py",
+    ),
+    Bug(
+        "redis: a retry goes to the end of the line",
+        LUA + "settle.lua",
+        "    if tail == '1' then",
+        "    if true then",
+        "test_retrying.py",
+    ),
+    Bug(
+        "redis: an id that is held is stored again",
+        LUA + "enqueue.lua",
+        "if not held[i] and not fresh[ids[i]] then",
+        "if not fresh[ids[i]] then",
+        "test_enqueueing.py",
+    ),
+    Bug(
+        "redis: finishing twice writes two rows",
+        LUA + "finish.lua",
+        "if lines[i] and not logged[i] and blobs[i] then",
+        "if lines[i] and blobs[i] then",
+        "test_finishing.py",
+    ),
+    Bug(
+        "redis: a purge drops what is leased",
+        LUA + "drop.lua",
+        "local last = what == 'purge' and '(' .. progress(stream) or '-'",
+        "local last = '-'",
+        "test_counting.py",
+    ),
+    Bug(
+        "redis: retention keeps one too many",
+        LUA + "trim.lua",
+        "if i > over and",
+        "if i >= over and",
+        "test_finishing.py",
+    ),
+    Bug(
+        "redis: a spec is written over any revision",
+        LUA + "queues.lua",
+        "  if stored ~= ARGV[i + 1] then return 0 end\n",
+        "",
+        "test_keeping.py",
+    ),
+    Bug(
+        "redis: a record is written over any revision",
+        LUA + "record.lua",
+        "if expected ~= '' and expected ~= revision then return 0 end",
+        "",
+        "test_recording.py",
+    ),
+    Bug(
+        "redis: a receipt does not stop the second batch",
+        LUA + "enqueue.lua",
+        "if call('HEXISTS', key('rv'), receipt) == 1 then",
+        "if call('HEXISTS', key('rv'), receipt) == 2 then",
+        "test_recording.py",
+    ),
+    Bug(
+        "redis: what is held has a deadline",
+        LUA + "lease.lua",
+        "num(now + timeout) or ARGV[10]",
+        "num(now + timeout) or num(now)",
+        "test_holding.py",
     ),
 ]

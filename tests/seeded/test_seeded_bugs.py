@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bugs import BUGS, Bug
 
 ROOT = Path(__file__).parent.parent.parent
+OTHERS = ["memory", "sqlite", "postgres", "redis", "cluster"]
 TIME_S = 60
 """A bug that makes the suite hang is caught too."""
 
@@ -29,7 +30,7 @@ def run_suite(source: Path, tests: list[str], store: str = "sqlite") -> int:
         "-q",
         "-x",
         "-k",
-        f"not memory and not {'sqlite' if store == 'postgres' else 'postgres'}",
+        " and ".join(f"not {other}" for other in OTHERS if other != store),
         "-p",
         "no:cacheprovider",
     ]
@@ -49,7 +50,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_the_suite_passes_on_a_copy_without_a_bug(source: Path) -> None:
-    for store in ("sqlite", "postgres"):
+    for store in ("sqlite", "postgres", "redis"):
         assert run_suite(source, ["tests/conformance/test_keeping.py"], store) == 0
     assert run_suite(source, ["tests/batches/test_batches.py"]) == 0
     where = [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"]
@@ -64,6 +65,6 @@ def test_a_seeded_bug_is_caught(source: Path, bug: Bug) -> None:
     text = file.read_text()
     assert text.count(bug.old) == 1, "this bug no longer applies: mend it"
     file.write_text(text.replace(bug.old, bug.new))
-    store = "postgres" if "postgres" in bug.file else "sqlite"
+    store = next((name for name in ("postgres", "redis") if name in bug.file), "sqlite")
     tests = bug.caught_by if "/" in bug.caught_by else f"conformance/{bug.caught_by}"
     assert run_suite(source, [f"tests/{tests}"], store) == 1, "nothing noticed"
