@@ -280,6 +280,14 @@ class Lines:
                 line.disconnect()
 
 
-def load(name: str, *before: str) -> Script:
-    folder = files("holdfast.stores.redis") / "lua"
-    return Script("".join((folder / f"{part}.lua").read_text() for part in (*before, name)))
+def load(name: str) -> Script:
+    return Script(_text(name))
+
+
+def _text(name: str) -> str:
+    """A file of lua/, with others in the places of their `--#include`."""
+    text = (files("holdfast.stores.redis") / "lua" / f"{name}.lua").read_text()
+    return _INCLUDE.sub(lambda found: _text(found[1]), text)
+
+
+_INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)

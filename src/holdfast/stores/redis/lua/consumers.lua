@@ -2,6 +2,7 @@
 -- never removed: its messages would be left in the stream, and nobody would ever read them.
 -- KEYS: c and streams.
 -- ARGV: idle for at least so many ms
+--#include common
 
 local n = 0
 for i = 2, #KEYS do

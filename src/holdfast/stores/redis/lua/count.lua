@@ -2,13 +2,19 @@
 -- at the head of each lane.
 -- KEYS: c m x, of both queues d z a and all r; of the home all s.
 -- ARGV: queue, partitions, now, heads wanted (1 or 0)
+--#include common
 
 local flag, now = ARGV[1], tonumber(ARGV[3])
 local known = call('HMGET', KEYS[1], 'rev' .. flag, 'parts', 'lanes', 'paused' .. flag, 'done' .. flag)
 if not known[1] then return { 'gone' } end
 if known[2] ~= ARGV[2] then return { 'parts', known[2] } end
-if ARGV[4] == '1' then promote(flag, now) end
-local parts, used = {}, lanes_of(flag, known[3])
+local wanted = ARGV[4] == '1'
+if wanted then
+  --#include rows
+  --#include promote
+  promote(flag, now)
+end
+local parts = {}
 for part = 0, known[2] - 1 do parts[#parts + 1] = num(part) end
 
 local function waiting(of)
@@ -20,14 +26,16 @@ end
 local leased = call('ZCARD', key('d' .. flag))
 local due = call('ZCOUNT', key('z' .. flag), '-inf', num(now))
 local ready = waiting(flag) + due + call('XLEN', key('a' .. flag)) - leased
-for lane, of in pairs(used) do
-  for _, part in ipairs(of) do ready = ready + call('XLEN', lane_of(part, lane)) end
+for name in string.gmatch(flag == '0' and known[3] or '', '%S+') do
+  ready = ready + call('XLEN', key('s' .. name))
 end
 local delayed, dead = call('ZCARD', key('z' .. flag)) - due, 0
 if flag == '0' then dead = waiting('1') + call('ZCARD', key('z1')) + call('ZCARD', key('d1')) end
 local next = call('ZRANGEBYSCORE', key('z' .. flag), '(' .. num(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local heads = {}
-if ARGV[4] == '1' and ready > 0 then
+if wanted and ready > 0 then
+  --#include line
+  local used = lanes_of(flag, known[3])
   for lane = 0, 9 do
     local streams = {}
     for _, part in ipairs(used[num(lane)] or {}) do streams[part] = { part } end

@@ -1,6 +1,7 @@
 -- The members at so many equal steps of the leased or the delayed: two numbers for each.
 -- KEYS: c, of the queue d and z
 -- ARGV: queue, leased or delayed, parts, now
+--#include common
 
 local name, low = key((ARGV[2] == 'leased' and 'd' or 'z') .. ARGV[1]), 0
 if ARGV[2] == 'delayed' then low = call('ZCOUNT', name, '-inf', ARGV[4]) end

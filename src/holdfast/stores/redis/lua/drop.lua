@@ -3,6 +3,9 @@
 -- KEYS: c m x e k kn rn rv, d z b a w log li and all r of both queues; all s.
 -- ARGV: what, queue, limit, partitions. What: purge (the waiting ones) | begin, begin-empty (from now
 --       on there is no such queue) | go on (with a queue that is being deleted)
+--#include common
+--#include rows
+--#include line
 
 local what, flag, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local known = call('HMGET', KEYS[1], 'parts', 'lanes', 'spec' .. flag)

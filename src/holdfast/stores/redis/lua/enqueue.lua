@@ -3,6 +3,7 @@
 -- "W <flag> <part> <lane> <available> <attempts> <first> <time-out> <history>".
 -- KEYS: c m w0 and the lanes; x e z0 w1 z1 and what returns, if one needs them; rn rv for a receipt.
 -- ARGV: now, queues (0, 1 or 01), receipt or "", then the messages.
+--#include common
 
 local now, flags, receipt = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local known = call('HMGET', KEYS[1], 'rev0', 'rev1', 'lanes')
@@ -69,17 +70,17 @@ for i = 1, n do
         call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
       end
     else
-      local row = { state = 'W', seq = num(seq + i), place = num(seq + i), entry = '-',
-        token = '-', verb = '-' }
-      local history
-      row.flag, row.part, row.lane, row.available, row.attempts, row.first, row.timeout, history =
+      local flag, part, to, available, attempts, first, own, history =
         string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-      call('HSET', key('x'), ids[i], written(row))
+      local number = num(seq + i)
+      call('HSET', key('x'), ids[i], table.concat({ -- as in rows.lua
+        'W', flag, part, to, number, number, attempts, available, first, own, '-', '-', '-',
+      }, ' '))
       if history ~= '' then call('HSET', key('e'), ids[i], history) end
-      if tonumber(row.available) > now then
-        call('ZADD', key('z' .. row.flag), row.available, row.seq .. ids[i])
+      if tonumber(available) > now then
+        call('ZADD', key('z' .. flag), available, number .. ids[i])
       else
-        call('ZADD', key('r' .. row.flag .. '.' .. row.part), score(row.lane, row.place), ids[i])
+        call('ZADD', key('r' .. flag .. '.' .. part), score(to, number), ids[i])
       end
     end
   else

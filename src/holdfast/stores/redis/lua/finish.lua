@@ -4,6 +4,8 @@
 --       many of the batch; or 2 or 3, and of each its id, its token after the seq, its seq, and if it is
 --       3 its result ("" for none). Answers as in settle.lua; those that are missing were too much for
 --       one script.
+--#include common
+--#include logging
 
 local flag, now, verb, status = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local batch, width = ARGV[6], tonumber(ARGV[7])
@@ -34,8 +36,14 @@ call('HLEN', key('kn')); call('HLEN', key('m')); call('HLEN', KEYS[1])
 local blobs, logged = {}, {}
 if status ~= '' then
   call('XLEN', key('log' .. flag))
-  blobs = bodies(ids, tonumber(ARGV[5]))
-  for i = #ids, #blobs + 1, -1 do ids[i] = nil end
+  local step = tonumber(ARGV[5])
+  if #ids <= step then
+    blobs = hmget('m', ids)
+  else
+    --#include bodies
+    blobs = bodies(ids, step)
+    for i = #ids, #blobs + 1, -1 do ids[i] = nil end
+  end
   logged = hmget('li' .. flag, ids)
 end
 local states = hmget('x', ids)
@@ -63,6 +71,7 @@ for i = 1, #ids do
     group.entries[#group.entries + 1] = seq
     lines[i] = seq .. group.line
   elseif state then
+    --#include rows
     local row = read(state)
     if row.state == 'L' and row.flag == flag and row.token == seq .. rest then
       mine = true
@@ -77,6 +86,8 @@ for i = 1, #ids do
     group.n = group.n + 1
     if group.batch ~= '' then names[#names + 1] = group.batch .. ' ' .. id .. ' ' .. seq .. rest end
   else
+    --#include rows
+    --#include lost
     answers[i] = lost(flag, id, seq .. rest, verb, state)
   end
 end

@@ -3,6 +3,7 @@
 -- ARGV: queue, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner,
 --       the home's number of partitions, those asked for (" 0 2 ", or "" for all), NO_DEADLINE,
 --       how many bodies to read at a time.
+--#include common
 
 local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -15,7 +16,7 @@ call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' ..
 call('HLEN', key('m')); call('HLEN', key('e'))
 if batch ~= '' then call('ZCARD', key('b' .. flag)) end
 
-local wanted, parts, returned = nil, {}, 0
+local wanted, parts, returned = nil, {}, call('ZCOUNT', key('z' .. flag), '-inf', num(now))
 if ARGV[9] ~= '' then
   wanted = {}
   for part in string.gmatch(ARGV[9], '%d+') do wanted[part] = true end
@@ -27,11 +28,9 @@ for part = 0, known[4] - 1 do
     returned = returned + call('ZCARD', key('r' .. flag .. '.' .. part))
   end
 end
-returned = returned + promote(flag, now)
-local used = lanes_of(flag, known[3], wanted)
 
 local deadline = timeout and num(now + timeout) or ARGV[10]
-local ids, tokens, due, states, again, chosen = {}, {}, {}, {}, {}, {}
+local ids, tokens, due, states, extras = {}, {}, {}, {}, {}
 
 local function take(seq, id, own, suffix)
   local at = #ids + 1
@@ -43,75 +42,77 @@ local function take(seq, id, own, suffix)
   states[2 * at] = 'F' .. token
 end
 
-local function suffix_of(part, lane) return '.' .. part .. '.' .. lane .. '.' .. caller end
-
--- The next ones of a stream, in the order of the stream.
-local function next_of(part, lane, n)
-  local read = call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', n, 'STREAMS', lane_of(part, lane), '>')
-  return read and read[1][2] or {}
-end
-
-local function take_from(lane, streams, left)
-  if returned == 0 and streams and #streams == 1 then
-    local suffix = suffix_of(streams[1], lane)
-    for _, entry in ipairs(next_of(streams[1], lane, left)) do
-      take(string.sub(entry[1], 1, 15), entry[2][2], entry[2][4], suffix)
+if returned == 0 and #parts == 1 then
+  -- The usual case: what waits lies in the lanes of one partition, in their order.
+  for lane = 9, 0, -1 do
+    local name = parts[1] .. '.' .. lane
+    if #ids < limit and string.find(known[3] or '', ' ' .. name .. ' ', 1, true) and flag == '0' then
+      local read = redis.pcall('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', limit - #ids, 'STREAMS', key('s' .. name), '>')
+      if read and read.err then
+        -- Once something was taken, a lane that is not ours ends the search; alone it is an error.
+        if #ids == 0 then error(read.err, 0) end
+        break
+      end
+      local suffix = '.' .. name .. '.' .. caller
+      for _, entry in ipairs(read and read[1][2] or {}) do
+        take(string.sub(entry[1], 1, 15), entry[2][2], entry[2][4], suffix)
+      end
     end
-  elseif returned > 0 or streams then
-    local found, counts = line(flag, lane, parts, streams, -1, left), {}
-    for _, one in ipairs(found) do
+  end
+else
+  -- Lanes and what came back are merged by place; only then is anything taken.
+  --#include rows
+  --#include promote
+  --#include line
+  local again, chosen, some = {}, {}, {}
+  promote(flag, now)
+  local used = lanes_of(flag, known[3], wanted)
+  for rank = 0, 9 do
+    local lane, left = num(9 - rank), limit - #ids
+    local counts = {}
+    for _, one in ipairs(left > 0 and line(flag, lane, parts, used[lane], -1, left) or {}) do
       if one[4] then
-        take(one[4], one[2], one[5], suffix_of(one[3], lane))
+        take(one[4], one[2], one[5], '.' .. one[3] .. '.' .. lane .. '.' .. caller)
         counts[one[3]] = (counts[one[3]] or 0) + 1
       else
         local at = #ids + 1
         ids[at] = one[2]
         due[2 * at - 1], due[2 * at], states[2 * at - 1], states[2 * at] = '', '', '', ''
         again[#again + 1] = at
+        some[#some + 1] = one[2]
       end
     end
-    for part, n in pairs(counts) do chosen[#chosen + 1] = { part, lane, n } end
+    for part, n in pairs(counts) do chosen[#chosen + 1] = { lane_of(part, lane), n } end
   end
-end
-
--- Once something was taken, a lane that is not ours ends the search; alone it is an error.
-for rank = 0, 9 do
-  local lane, left = num(9 - rank), limit - #ids
-  if left <= 0 then break end
-  local ok, why = pcall(take_from, lane, used[lane], left)
-  if not ok then
-    if #ids == 0 then error(why, 0) end
-    break
+  local rows, past = hmget('x', some), hmget('e', some)
+  for i = 1, #again do rows[i] = read(rows[i]) end
+  for _, of in ipairs(chosen) do
+    call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', of[2], 'STREAMS', of[1], '>')
+  end
+  if #again > 0 then
+    -- Those that come again are shown to operators in a stream of their own.
+    for i, id in ipairs(some) do call('ZREM', key('r' .. flag .. '.' .. rows[i].part), id) end
+    local entry = call('HINCRBY', KEYS[1], 'seq', #again) - #again
+    for i, at in ipairs(again) do
+      local id, row = some[i], rows[i]
+      row.state, row.entry, row.verb = 'L', num(entry + i), '-'
+      row.token = row.seq .. '.' .. row.part .. '.' .. row.lane .. '.' .. caller
+      row.attempts = num(row.attempts + 1)
+      if row.first == '-' then row.first = num(now) end
+      call('XADD', key('a' .. flag), row.entry .. '-0', 'i', id)
+      tokens[at] = row.token
+      due[2 * at - 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
+      due[2 * at] = row.seq .. id
+      states[2 * at - 1], states[2 * at] = id, written(row)
+      extras[#extras + 1] = num(at - 1)
+      extras[#extras + 1] = states[2 * at]
+      extras[#extras + 1] = past[i] or ''
+    end
+    call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
   end
 end
 if #ids == 0 then return { 'ok', {}, {}, {}, {} } end
 
-local extras, some = {}, {}
-for i, at in ipairs(again) do some[i] = ids[at] end
-local rows, past = hmget('x', some), hmget('e', some)
-for i = 1, #again do rows[i] = read(rows[i]) end
-for _, of in ipairs(chosen) do next_of(of[1], of[2], of[3]) end
-if #again > 0 then
-  -- Those that come again are shown to operators in a stream of their own.
-  for i, at in ipairs(again) do call('ZREM', key('r' .. flag .. '.' .. rows[i].part), ids[at]) end
-  local entry = call('HINCRBY', KEYS[1], 'seq', #again) - #again
-  for i, at in ipairs(again) do
-    local id, row = ids[at], rows[i]
-    row.state, row.entry, row.verb = 'L', num(entry + i), '-'
-    row.token = row.seq .. suffix_of(row.part, row.lane)
-    row.attempts = num(row.attempts + 1)
-    if row.first == '-' then row.first = num(now) end
-    call('XADD', key('a' .. flag), row.entry .. '-0', 'i', id)
-    tokens[at] = row.token
-    due[2 * at - 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
-    due[2 * at] = row.seq .. id
-    states[2 * at - 1], states[2 * at] = id, written(row)
-    extras[#extras + 1] = num(at - 1)
-    extras[#extras + 1] = states[2 * at]
-    extras[#extras + 1] = past[i] or ''
-  end
-  call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
-end
 call('ZADD', key('d' .. flag), unpack(due))
 call('HSET', key('x'), unpack(states))
 call('HSET', key('k'), caller, num(now) .. ' ' .. batch .. ' ' .. owner)
@@ -126,4 +127,11 @@ if batch ~= '' then
 end
 if #ids == limit then wake(flag) end
 if not timeout then return { 'held', #ids } end
-return { 'ok', ids, tokens, bodies(ids, tonumber(ARGV[11])), extras }
+local step, blobs = tonumber(ARGV[11]), nil
+if #ids <= step then
+  blobs = hmget('m', ids)
+else
+  --#include bodies
+  blobs = bodies(ids, step)
+end
+return { 'ok', ids, tokens, blobs, extras }

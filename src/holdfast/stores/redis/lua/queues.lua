@@ -1,6 +1,7 @@
 -- Write the settings of a home's queues if the stored revisions are the given ones; else none.
 -- KEYS: c a0 a1 w0 w1
 -- ARGV: for each: queue, revision, settings, paused (1 or 0), partitions
+--#include common
 
 for i = 1, #ARGV, 5 do
   local stored = call('HGET', KEYS[1], 'rev' .. ARGV[i]) or '0'

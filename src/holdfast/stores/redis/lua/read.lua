@@ -4,6 +4,11 @@
 --   get: ids | overdue: now, limit | batch: batch, after, limit | leased: deadline, seq, limit |
 --   delayed: available, seq, limit, now | ready: lane, place, limit, now, bodies wanted (1 or 0)
 -- Answers: ids, two numbers for each that it is ordered by, x, e, k and as many bodies as fit.
+--#include common
+--#include rows
+--#include promote
+--#include line
+--#include bodies
 
 local what, flag = ARGV[1], ARGV[2]
 local known = call('HMGET', KEYS[1], 'spec' .. flag, 'parts', 'lanes', 'seq')

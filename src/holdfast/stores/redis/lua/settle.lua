@@ -2,6 +2,12 @@
 -- "a" applied, "r" had been applied before, "s" stale.
 -- KEYS: c m x e k kn, of both queues d z b a w r log li, and the lanes that the tokens name.
 -- ARGV: now, partitions, then 16 values for each: see WIDTH and `settle`.
+--#include common
+--#include rows
+--#include line
+--#include letgo
+--#include logging
+--#include lost
 
 local WIDTH = 16
 local now = tonumber(ARGV[1])

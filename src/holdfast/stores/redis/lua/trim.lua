@@ -1,6 +1,7 @@
 -- Drop the oldest entries of a log: how many.
 -- KEYS: c, of the queue log and li
 -- ARGV: queue, how many to look at, finished before (or 0), how many to keep (or -1)
+--#include common
 
 local flag, before, keep = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local log = key('log' .. flag)

@@ -1,0 +1,19 @@
+-- The time of the next entry of the log, which never goes back, and the number before its first.
+local function next_in_log(flag, now, n)
+  local last = tonumber(call('HGET', KEYS[1], 'logms' .. flag) or 0)
+  if last < now then
+    last = now
+    call('HSET', KEYS[1], 'logms' .. flag, num(now))
+  end
+  return num(last), call('HINCRBY', KEYS[1], 'logn' .. flag, n) - n
+end
+
+-- The log holds under a message's id the length of a line on it, the line, and its body; then "r", its
+-- result, and "h", its history, if it has any. The line, after the seq: attempts available first leased status verb, the token
+-- after its seq, owner.
+local function log_line(row, status, verb, rest, leased, owner)
+  return table.concat({
+    '', row.attempts, row.available or '-', row.first or leased, leased, status, verb,
+    rest == '' and '-' or rest, owner,
+  }, ' ')
+end
