@@ -11,24 +11,38 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import holdfast
 from holdfast import Holdfast, queue
-from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
 
 
 def connect(url: str) -> Holdfast:
     """With its listening connection open. Nobody looks by himself: only a notice wakes him."""
-    wake.LOOK_S = wake.BLIND_LOOK_S = queue.WAIT_STEP_S = 600.0
+    queue.WAIT_STEP_S = 600.0
+    if is_redis(url):
+        from holdfast.stores.redis import store
+
+        store.LOOK_S = 600.0  # and no longer than half the time-out of the URL
+    else:
+        from holdfast.stores.postgres import wake
+
+        wake.LOOK_S = wake.BLIND_LOOK_S = 600.0
     hf = holdfast.connect(url)
     hf.store.wait([hf.queue("orders").name], hf.context.clock.now(), 0.001)
     wait_until(lambda: listener(hf))
     return hf
 
 
+def is_redis(url: str) -> bool:
+    return url.startswith("redis")
+
+
 def listener(hf: Holdfast) -> int:
-    """The server's process behind the connection that hears notices; 0 while there is none."""
+    """What the server calls the connection that hears notices; 0 while there is none."""
+    if is_redis(hf.store._where.shown):
+        return hf.store._db.run("CLIENT", "ID")
     db = hf.store._wake._listening
     return db.info.backend_pid if db is not None and hf.store._wake._hearing else 0
 
@@ -88,11 +102,43 @@ def child_waits(url: str) -> None:
     hf.close()
 
 
+def mixed(url: str) -> None:
+    """Both at once; a thread of the parent waits on a connection that was open at the fork."""
+    hf = connect(url)
+    orders = hf.queue("orders")
+    later = hf.queue("later")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(later.lease, wait=30)
+        wait_until(lambda: listeners(hf))
+        child = in_child(lambda: ask_and_compare(orders, "child"))
+        ask_and_compare(orders, "parent")
+        must_succeed(child)
+        later.enqueue("news")
+        assert [lease.message.payload for lease in waiting.result(20)] == ["news"]
+    hf.close()
+
+
+def ask_and_compare(orders: queue.Queue, who: str) -> None:
+    for n in range(300):
+        sent = orders.enqueue(f"{who} {n}")
+        assert orders.get(sent.id).payload == f"{who} {n}"
+
+
 def listeners(hf: Holdfast) -> list[int]:
+    if is_redis(hf.store._where.shown):
+        clients = hf.store._db.run("CLIENT", "LIST").decode().splitlines()
+        pairs = [dict(part.split("=", 1) for part in client.split()) for client in clients]
+        return [int(client["id"]) for client in pairs if client["cmd"] == "blpop"]
     said = "SELECT pid FROM pg_stat_activity WHERE query = %(listen)s"
     listen = {"listen": f'LISTEN "{hf.store._where.schema}"'}
     return [pid for (pid,) in hf.store._db.execute(said, listen)]
 
 
 if __name__ == "__main__":
-    {"enqueue": both_enqueue, "close": child_closes, "wait": child_waits}[sys.argv[1]](sys.argv[2])
+    actions = {
+        "enqueue": both_enqueue,
+        "close": child_closes,
+        "wait": child_waits,
+        "mixed": mixed,
+    }
+    actions[sys.argv[1]](sys.argv[2])

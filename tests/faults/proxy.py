@@ -18,6 +18,8 @@ class Proxy:
         self._passing = threading.Event()
         self._passing.set()
         self._stall_when: bytes | None = None
+        self._lose: tuple[bytes, bool] | None = None
+        self._unheard: socket.socket | None = None
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -32,6 +34,11 @@ class Proxy:
     def stall_when(self, said: bytes) -> None:
         """From the moment that a client says this."""
         self._stall_when = said
+
+    def lose(self, said: bytes, *, answer: bool) -> None:
+        """Once: cut every connection when a client says this. The server has not heard it; or it
+        has heard and answered, and the client does not hear that."""
+        self._lose = (said, answer)
 
     def resume(self) -> None:
         self._stall_when = None
@@ -79,10 +86,24 @@ class Proxy:
                 if self._stall_when is not None and self._stall_when in data:
                     self.stall()
                 self._passing.wait()
+                if self._is_lost(source, sink, data):
+                    self.cut()
+                    break
                 sink.sendall(data)
         self._passing.wait()
         _shut(source)
         _shut(sink)
+
+    def _is_lost(self, source: socket.socket, sink: socket.socket, data: bytes) -> bool:
+        if source is self._unheard:
+            self._unheard = None
+            return True
+        if self._lose is None or self._lose[0] not in data:
+            return False
+        answer, self._lose = self._lose[1], None
+        if answer:
+            self._unheard = sink
+        return not answer
 
 
 def _shut(each: socket.socket) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import redis
 from storm import Place
 
 import holdfast
-import redis
 from holdfast import Holdfast
 from holdfast.testing import wait_until
 
@@ -89,14 +89,14 @@ class RedisPlace(Place):
             for member in members:
                 state = where[member[15:]]
                 token = state[1:] if state[0] == "F" else state.split(" ")[11]
-                assert token.split(".")[2] == member[:15]
+                assert token.split(".")[0] == member[:15]
                 held_as[token.split(".", 3)[3]] += 1
             for member in self.db.zrange(self.key("b" + flag), 0, -1):
                 assert member.decode().split(" ")[1] in held.leased
             entries = self.db.xrange(self.key("log" + flag))
-            held.log = [fields[b"i"].decode() for _, fields in entries]
+            held.log = [next(iter(fields)).decode() for _, fields in entries]
             index = self.db.hgetall(self.key("li" + flag))
-            assert index == {fields[b"i"]: entry for entry, fields in entries}
+            assert index == {next(iter(fields)): entry for entry, fields in entries}
             held.done = int(self.db.hget(self.key("c"), "done" + flag) or 0)
         assert sorted(leased) == sorted(found["0"].leased + found["1"].leased)
         assert _text(self.db.hgetall(self.key("kn"))) == {k: str(n) for k, n in held_as.items()}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 import victim
 from proxy import Proxy
@@ -243,17 +245,65 @@ class Producer:
         self.accepted += len(batch)
 
 
+class Workers:
+    """Processes, of which one at random is killed and followed by another."""
+
+    def __init__(self, place: Place, count: int) -> None:
+        self.kills = 0
+        self._place = place
+        self._dice = random.Random(1)
+        self._running = [place.process("work") for _ in range(count)]
+        self._enough = threading.Event()
+        self._reaper: threading.Thread | None = None
+
+    def kill_one(self) -> None:
+        process = self._running.pop(self._dice.randrange(len(self._running)))
+        process.kill()
+        code = process.wait()
+        # One that was started while the server was down has said so and ended by itself.
+        assert code == KILLED or "StoreUnavailable" in self._place.errors()
+        self.kills += code == KILLED
+        self._running.append(self._place.process("work"))
+
+    def kill_every(self, seconds: float) -> None:
+        def reap() -> None:
+            while not self._enough.wait(seconds):
+                self.kill_one()
+
+        self._reaper = threading.Thread(target=reap)
+        self._reaper.start()
+
+    def end(self) -> None:
+        self._enough.set()
+        if self._reaper is not None:
+            self._reaper.join()
+        for process in self._running:
+            end(process)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of a storm: for those who want to know more than that it passed."""
+
+    seconds: float
+    worker_kills: int
+    repeated: int
+    """Messages of calls whose answer was lost, said again."""
+    handled: int
+    """More than there are messages by those that a killed one had begun, or not told about."""
+
+
 def storm(
     place: Place,
     *,
     messages: int,
     workers: int,
-    worker_kills: int,
     server_kills: int,
+    worker_kills: int = 0,
+    worker_kill_every: float | None = None,
     take_down: Callable[[], None] | None = None,
-) -> None:
-    """Kills happen at even distances on the producer's way; the server's are in between."""
-    dice = random.Random(1)
+) -> Figures:
+    """Kills happen at even distances on the producer's way, or so often; the server's between."""
+    began = time.monotonic()
     kills = sorted(
         [(messages * (n + 1) // (worker_kills + 1), "worker") for n in range(worker_kills)]
         + [(messages * (n + 1) // (server_kills + 1) - 25, "server") for n in range(server_kills)]
@@ -262,11 +312,13 @@ def storm(
         hf = stack.enter_context(victim.connect(place.url))
         out = victim.register(hf, str(place.ledger))
         stack.callback(os.close, out)
-        running = [place.process("work") for _ in range(workers)]
-        stack.callback(lambda: [end(process) for process in running])
+        processes = Workers(place, workers)
+        stack.callback(processes.end)
         own = hf.worker(concurrency=4)
         stack.enter_context(working(own))
         producer = stack.enter_context(Producer(hf, messages))
+        if worker_kill_every is not None:
+            processes.kill_every(worker_kill_every)
         for at, whom in kills:
             wait_until(lambda at=at: producer.accepted >= at, timeout=120)
             if whom == "server":
@@ -275,19 +327,15 @@ def storm(
                 assert own.health().why
                 place.start()
             else:
-                process = running.pop(dice.randrange(len(running)))
-                process.kill()
-                code = process.wait()
-                # One that was started while the server was down has said so and ended by itself.
-                assert code == KILLED or "StoreUnavailable" in place.errors()
-                running.append(place.process("work"))
+                processes.kill_one()
         wait_until(lambda: producer.accepted == messages, timeout=120)
         wait_until(lambda: own.health().ready, timeout=60)
-        for process in running:
-            end(process)
+        processes.end()
         wait_until(lambda: nothing_left(hf), timeout=120)
         insistent(lambda: hf.redrive("orders.dlq"))
         wait_until(lambda: nothing_left(hf, dead=True), timeout=120)
         done = place.check_finished(producer.ids)
         # A call whose answer was lost, repeated after its messages were finished, counts again.
         assert messages <= done <= messages + producer.repeated
+        handled = len(place.ledger.read_text().split())
+        return Figures(time.monotonic() - began, processes.kills, producer.repeated, handled)

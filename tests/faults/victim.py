@@ -16,11 +16,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from functools import partialmethod
 from itertools import count
 from typing import Any
 
 import holdfast
-from holdfast import Backoff, Done, Fail, Holdfast, Message, Outgoing, Retry
+from holdfast import Backoff, Fail, Holdfast, Message, Outgoing, Retry
 from holdfast.outcome import Outcome
 
 BACKOFF = Backoff(base=0.01, jitter="none")
@@ -36,12 +37,12 @@ def connect(where: str) -> Holdfast:
     return hf
 
 
-def name_connections(hf: Holdfast) -> None:
+def name_connections(url: str) -> None:
     """After the store's prefix: so that a test sees when the last of them is gone."""
-    pool = hf.store._db.client.connection_pool
-    pool.connection_kwargs["client_name"] = hf.store._where.prefix
-    pool.disconnect()
-    pool.reset()
+    import redis
+
+    name = url.partition("prefix=")[2].partition("&")[0]
+    redis.Connection.__init__ = partialmethod(redis.Connection.__init__, client_name=name)
 
 
 def register(hf: Holdfast, ledger: str) -> int:
@@ -89,6 +90,13 @@ def settle(hf: Holdfast, outcome: Outcome) -> None:
     orders.settle([(lease, outcome) for lease in orders.lease(10)])
 
 
+def ack(hf: Holdfast, ledger: str) -> None:
+    out = register(hf, ledger)
+    leases = hf.queue("orders").lease(10)
+    os.write(out, "".join(f"{lease.message.id}\n" for lease in leases).encode())
+    hf.queue("orders").settle(leases)
+
+
 def sweep(hf: Holdfast) -> None:
     hf.sweep()
 
@@ -98,9 +106,10 @@ def redrive(hf: Holdfast) -> None:
 
 
 def wait(hf: Holdfast) -> None:
+    from holdfast import queue
     from holdfast.stores.redis import store
 
-    store.LOOK_S = 30.0  # so it stays the first in line
+    store.LOOK_S = queue.WAIT_STEP_S = 600.0  # so it stays the first in line
     hf.queue("orders").lease(wait=60)
 
 
@@ -121,45 +130,48 @@ def die_at(hf: Holdfast, statement: str, nth: int) -> None:
 
 
 def die_at_redis(hf: Holdfast, name: str, moment: str, nth: int) -> None:
+    import redis
+
     from holdfast.stores.redis import store
 
     script = getattr(store, name.upper(), None)
     if script is not None:
         hf.store._db.run("SCRIPT", "LOAD", script.text)  # else its first call is not its last
     what = (name.upper() if script is None else script.sha).encode()
-    pool, lock, left = hf.store._db.client.connection_pool, threading.Lock(), nth
+    lock, left = threading.Lock(), nth
+    send, read = redis.Connection.send_packed_command, redis.Connection.read_response
+    asked: set[redis.Connection] = set()
 
-    class Dying(pool.connection_class):
-        due = False
+    def die(connection: redis.Connection, here: str) -> None:
+        if moment == here and connection in asked:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-            nonlocal left
-            if what in b"".join(command):
-                with lock:
-                    left -= 1
-                    self.due = left == 0
-            self.die("before")
-            super().send_packed_command(command, check_health)
-            if moment == "sent" and self.due:
-                while not self.can_read(1.0):
-                    pass
-                self.die("sent")
+    def send_and_die(self: redis.Connection, command: Any, *args: Any, **options: Any) -> None:
+        nonlocal left
+        if what in b"".join(command):
+            with lock:
+                left -= 1
+                if left == 0:
+                    asked.add(self)
+        die(self, "before")
+        send(self, command, *args, **options)
+        if moment == "sent" and self in asked:
+            while not self.can_read(1.0):
+                pass
+            die(self, "sent")
 
-        def read_response(self, *args: Any, **options: Any) -> Any:
-            answer = super().read_response(*args, **options)
-            self.die("after")
-            return answer
+    def read_and_die(self: redis.Connection, *args: Any, **options: Any) -> Any:
+        answer = read(self, *args, **options)
+        die(self, "after")
+        return answer
 
-        def die(self, here: str) -> None:
-            if self.due and moment == here:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    pool.connection_class = Dying
-    pool.disconnect()
-    pool.reset()
+    redis.Connection.send_packed_command = send_and_die
+    redis.Connection.read_response = read_and_die
 
 
 def main(action: str, where: str, ledger: str, *point: str) -> None:
+    if where.startswith("redis"):
+        name_connections(where)
     hf = connect(where)
     actions: dict[str, Callable[[], None]] = {
         "work": lambda: work(hf, ledger),
@@ -168,7 +180,7 @@ def main(action: str, where: str, ledger: str, *point: str) -> None:
         "flood": lambda: flood(hf, ledger),
         "sweep": lambda: sweep(hf),
         "redrive": lambda: redrive(hf),
-        "ack": lambda: settle(hf, Done()),
+        "ack": lambda: ack(hf, ledger),
         "nack": lambda: settle(hf, Retry("x")),
         "exhaust": lambda: settle(hf, Retry("x")),
         "fail": lambda: settle(hf, Fail("poison")),
@@ -176,8 +188,6 @@ def main(action: str, where: str, ledger: str, *point: str) -> None:
         "batch": lambda: hf.queue("orders").enqueue_many(batch_of(1000)) and None,
         "wait": lambda: wait(hf),
     }
-    if where.startswith("redis"):
-        name_connections(hf)
     if point:
         die_at(hf, point[0], int(point[1]))
     actions[action]()

@@ -54,7 +54,8 @@ def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
         m.partition, lane, m.available_at, own.encode(), m.enqueued_at, _encode(row),
     )  # fmt: skip
     history = write_history(m.history)
-    if m.available_at <= now and not dead and not m.attempts and history is None:
+    new = not m.attempts and m.first_leased_at is None and history is None
+    if new and m.available_at <= now and not dead:
         head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
         return m.id, head, blob
     first = "-" if m.first_leased_at is None else m.first_leased_at

@@ -366,9 +366,9 @@ class RedisStore:
             home = self._home(queue)
             wanted = min(CHUNK, limit - done)
             args = [flag, now, Verb.ACK.value, status or "", self._step, quoted(batch), wanted]
-            n, answers = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
+            n, _ = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
             done += n
-            if not answers:
+            if not n:
                 break
         return done
 
@@ -383,6 +383,12 @@ class RedisStore:
             return [answers[n] for n in range(len(moves))]
         if not moves:
             return []
+        for move in moves:
+            if move.target is Target.WAITING and home_of(move.to_queue) not in homes:
+                raise StoreError(
+                    f"{move.queue}: on Redis a message cannot move to {move.to_queue}, which may lie "
+                    "on another node"
+                )
         if alike(moves):
             return self._finish(moves, now)
         return self._settle(moves, now)
