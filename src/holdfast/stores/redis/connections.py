@@ -220,7 +220,7 @@ def _by_words(said: str, text: str) -> HoldfastError:
         return StoreReadOnly(text)
     if says(*_STRANGE):
         return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
-    if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions"):
+    if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions", "executing the script can't"):
         return StoreError(f"{text}. Check user and password, and what this user may do")
     if says("unknown command", "Unknown Redis command", "unknown subcommand"):
         return FailedPrecondition(f"{text}. Redis 6.2 or newer is needed")

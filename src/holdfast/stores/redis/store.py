@@ -386,8 +386,8 @@ class RedisStore:
         for move in moves:
             if move.target is Target.WAITING and home_of(move.to_queue) not in homes:
                 raise StoreError(
-                    f"{move.queue}: on Redis a message cannot move to {move.to_queue}, which may lie "
-                    "on another node"
+                    f"{move.queue}: on Redis a message cannot move to {move.to_queue}, "
+                    "which may be on another node"
                 )
         if alike(moves):
             return self._finish(moves, now)
@@ -708,7 +708,8 @@ class RedisStore:
                     return
 
     def _wait_for(self, keys: list[str], seconds: float) -> bool:
-        seconds = min(max(seconds, 0.001), self._where.timeout / 2)  # an answer in time
+        # Redis before 7.0.8 takes a millisecond, 0.001, for less than one, and that for ever.
+        seconds = min(max(seconds, 0.002), self._where.timeout / 2)  # an answer in time
         return self._db.run("BLPOP", *keys, str(seconds)) is not None
 
     def look(self) -> dict[str, Any]:

@@ -8,8 +8,12 @@ local function refused(commands)
     for word in string.gmatch(line, '%S+') do words[#words + 1] = word == '@' and KEYS[1] or word end
     local answer = redis.pcall(unpack(words))
     n = n + 1
-    if type(answer) == 'table' and answer.err and string.find(answer.err, 'NOPERM', 1, true) then
-      found[#found + 1] = string.lower(words[1])
+    local said = type(answer) == 'table' and answer.err or ''
+    for _, no in ipairs({ 'NOPERM', 'no permissions', "script can't run" }) do -- 7.2, 7.0, 6.2
+      if string.find(said, no, 1, true) then
+        found[#found + 1] = string.lower(words[1])
+        break
+      end
     end
   end
   return found, n
