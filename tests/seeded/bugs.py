@@ -527,7 +527,7 @@ BUGS = [
     Bug(
         "redis: a paused queue is leased from",
         LUA + "lease.lua",
-        "if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end",
+        "if known[2] == '1' then return { 'ok', {}, {}, {} } end",
         "",
         "test_leasing.py",
     ),
@@ -554,7 +554,7 @@ BUGS = [
     ),
     Bug(
         "redis: a delayed message loses its priority",
-        LUA + "common.lua",
+        LUA + "promote.lua",
         "score(row.lane, row.place), ids[i])\n  end\n  return #due",
         "score(0, row.place), ids[i])\n  end\n  return #due",
         "test_leasing.py",

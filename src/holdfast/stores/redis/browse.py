@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast.store import Entry, State, View
@@ -25,7 +25,9 @@ PAGE = 250
 BODIES = 16
 
 
-def bodies(db: Connections, home: Home, ids: list[bytes], found: list[Any]) -> list[bytes | None]:
+def bodies(
+    db: Connections, home: Home, ids: Sequence[str | bytes], found: list[Any]
+) -> list[bytes | None]:
     """What a script returned of the bodies, and the rest of them."""
     blobs = list(found)
     while len(blobs) < len(ids):
@@ -62,7 +64,7 @@ def entries(
                 message = lease.message
             else:
                 message = read_waiting(blob, name, view.queue, where, history, call)
-            if view.state is not State.READY and state is not None and state[:1] != b"F":
+            if view.state is not State.READY and state is not None and not state[:1].isdigit():
                 place = int(state.split(b" ", 6)[5])
             since, until = view.since, view.until
             if (

@@ -127,8 +127,8 @@ UNTOUCHED = Where("S")
 def read_where(text: bytes | None) -> Where:
     if text is None:
         return UNTOUCHED
-    if text[:1] == b"F":
-        return Where("F", attempts=1, token=text[1:].decode())
+    if text[:1].isdigit():
+        return Where("F", attempts=1, token=text.decode())
     try:
         state, flag, _, _, _, _, n, available, first, _, _, token, _ = text.decode().split(" ")
         leased = None if first == "-" else int(first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import msgspec
@@ -71,8 +71,8 @@ BLIND_LOOK_S = 0.05
 SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
-SEQ = 15
-"""Digits of a seq, with which a token begins."""
+SEQ, REST = 15, 51
+"""A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
 CONSUMER_IDLE_MS = 3_600_000
 CONSUMERS_EVERY_S = 300.0
 LANE = 2**48
@@ -317,17 +317,18 @@ class RedisStore:
         leases: list[Lease] = []
         while True:
             wanted = min(CHUNK, ask.limit - len(leases))
-            home, (_, ids, tokens, blobs, extras) = self._lease(ask, now, wanted, ask.timeout_ms)
+            home, (_, tokens, blobs, extras) = self._lease(ask, now, wanted, ask.timeout_ms)
             again = {
                 int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
             }
-            found = browse.bodies(self._db, home, ids, blobs)
-            for n, (id, token, blob) in enumerate(zip(ids, tokens, found, strict=True)):
+            names = [token.decode() for token in tokens]
+            found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
+            for n, (token, blob) in enumerate(zip(names, found, strict=True)):
                 if blob is not None:
                     extra = again.get(n) if again else None
-                    leases.append(take_lease(blob, id.decode(), token.decode(), ask, now, extra))
+                    leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
             self._size(found)
-            if len(ids) < wanted or len(leases) >= ask.limit:
+            if len(names) < wanted or len(leases) >= ask.limit:
                 return leases
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
@@ -397,7 +398,7 @@ class RedisStore:
         """Many acks: the plainest and most frequent of all settlements."""
         first, answers = moves[0], list[Settled]()
         flag, home = flag_of(first.queue), self._home(first.queue)
-        width = 2 if all(move.result is None for move in moves) else 3
+        width = 1 if all(move.result is None for move in moves) else 2
         while len(answers) < len(moves):
             chunk = moves[len(answers) : len(answers) + CHUNK]
             args: list[Arg] = [
@@ -409,16 +410,13 @@ class RedisStore:
                 "",
                 width,
             ]
-            lanes: set[str] = set()
-            for rest, group in groupby(chunk, _rest_of):
-                together = list(group)
-                lanes.add(_lane_in(rest))
-                args += (rest, len(together))
-                for move in together:
-                    args += (move.id, cast(str, move.token)[:SEQ])
-                    if width == 3:
-                        args.append(b"" if move.result is None else b"=" + move.result)
-            keys = [*home.finish[flag], *home.of_lanes(sorted(lanes))]
+            if width == 1:
+                args += [cast(str, move.token) for move in chunk]
+            else:
+                for move in chunk:
+                    result = b"" if move.result is None else b"=" + move.result
+                    args += (cast(str, move.token), result)
+            keys = [*home.finish[flag], *home.of_lanes(_lanes_of(chunk, home))]
             _, told = self._db.script(FINISH, keys, args)
             answers += [_ANSWERS[answer] for answer in told]
         return answers
@@ -818,6 +816,7 @@ def alike(moves: Sequence[Transition]) -> bool:
         and move.verb is first.verb
         and move.status == first.status
         and move.queue == first.queue
+        and move.token[SEQ:REST] == move.id
         for move in moves
     ) and len({move.id for move in moves}) == len(moves)
 
@@ -844,12 +843,8 @@ def _written(move: Transition) -> tuple[Arg, ...]:
     )
 
 
-def _rest_of(move: Transition) -> str:
-    return cast(str, move.token)[SEQ:]
-
-
 def _lane_in(rest: str) -> str:
-    """The part.lane in a token after its seq; one that is none of ours names any."""
+    """The part.lane in a token after its id; one that is none of ours names any."""
     part, _, further = rest[1:].partition(".")
     lane = further.partition(".")[0]
     return f"{part}.{lane}" if part.isdecimal() and lane.isdecimal() else "0.0"
@@ -858,7 +853,7 @@ def _lane_in(rest: str) -> str:
 def _lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
     if any(move.token is None for move in moves):
         return [f"{part}.{lane}" for part in range(home.parts) for lane in range(10)]
-    return sorted({_lane_in(_rest_of(move)) for move in moves})
+    return sorted({_lane_in(rest) for rest in {cast(str, move.token)[REST:] for move in moves}})
 
 
 def _chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:

@@ -1,34 +1,24 @@
 -- Ack many at once that end alike: those of a list, or the next that a batch name holds.
 -- KEYS: c m x e k kn, of the queue d b a log li, and the lanes that the tokens name (of a batch: all).
 -- ARGV: queue, now, verb, status or "", how many bodies to read at a time, batch or "", then either how
---       many of the batch; or 2 or 3, and of each its id, its token after the seq, its seq, and if it is
---       3 its result ("" for none). Answers as in settle.lua; those that are missing were too much for
---       one script.
+--       many of the batch; or 1 or 2, and of each its token and, if it is 2, its result ("" for none).
+--       Answers as in settle.lua; those that are missing were too much for one script.
 --#include common
 --#include logging
 
 local flag, now, verb, status = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local batch, width = ARGV[6], tonumber(ARGV[7])
-local ids, rests, seqs, results = {}, {}, {}, {}
+local ids, tokens, results = {}, {}, {}
 if batch ~= '' then
   local range = call('ZRANGEBYLEX', key('b' .. flag), '[' .. batch .. ' ', '(' .. batch .. '!', 'LIMIT', 0, width)
-  for i, name in ipairs(range) do
-    ids[i], seqs[i], rests[i] = string.match(name, '^%S+ (%S+) (%d+)(%S+)$')
-  end
+  for i, name in ipairs(range) do tokens[i] = string.match(name, '%S+$') end
 else
-  -- Those of one lease call follow each other, with what their tokens have in common before them.
-  local at, n = 8, 0
-  while at <= #ARGV do
-    local rest, count = ARGV[at], tonumber(ARGV[at + 1])
-    at = at + 2
-    for _ = 1, count do
-      n = n + 1
-      ids[n], seqs[n], rests[n] = ARGV[at], ARGV[at + 1], rest
-      if width == 3 then results[n] = ARGV[at + 2] end
-      at = at + width
-    end
+  for i = 8, #ARGV, width do
+    tokens[#tokens + 1] = ARGV[i]
+    if width == 2 then results[#tokens] = ARGV[i + 1] end
   end
 end
+for i = 1, #tokens do ids[i] = string.sub(tokens[i], 16, 51) end
 if #ids == 0 then return { 0, {} } end
 call('ZCARD', key('d' .. flag)); call('XLEN', key('a' .. flag)); call('ZCARD', key('b' .. flag))
 call('HLEN', key('kn')); call('HLEN', key('m')); call('HLEN', KEYS[1])
@@ -56,39 +46,40 @@ local function group_of(rest)
   local told = name and call('HGET', key('k'), name) or '0  '
   local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
   group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
-  group.line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
+  local line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
+  group.head, group.line = #line + 15 .. ' ', line
   groups[rest] = group
   return group
 end
 
 local answers, gone, deadlines, names, again, lines = {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
-  local id, seq, rest, state = ids[i], seqs[i], rests[i], states[i]
+  local id, token, state = ids[i], tokens[i], states[i]
+  local rest = string.sub(token, 52)
   local group = groups[rest] or group_of(rest)
-  local mine = false
-  if state == 'F' .. seq .. rest and flag == '0' then
-    mine = true
+  local seq, entry = string.sub(token, 1, 15), nil
+  if state == token and flag == '0' then
+    entry = group.head .. seq .. group.line
     group.entries[#group.entries + 1] = seq
-    lines[i] = seq .. group.line
   elseif state then
     --#include rows
     local row = read(state)
-    if row.state == 'L' and row.flag == flag and row.token == seq .. rest then
-      mine = true
+    if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
-      lines[i] = seq .. log_line(row, status, verb, rest, group.at, group.owner)
+      local line = log_line(row, status, verb, rest, group.at, group.owner)
+      entry = #line + 15 .. ' ' .. seq .. line
     end
   end
-  if mine then
-    answers[i] = 'a'
+  if entry then
+    answers[i], lines[i] = 'a', entry
     gone[#gone + 1] = id
-    deadlines[#deadlines + 1] = seq .. id
+    deadlines[#deadlines + 1] = token
     group.n = group.n + 1
-    if group.batch ~= '' then names[#names + 1] = group.batch .. ' ' .. id .. ' ' .. seq .. rest end
+    if group.batch ~= '' then names[#names + 1] = group.batch .. ' ' .. id .. ' ' .. token end
   else
     --#include rows
     --#include lost
-    answers[i] = lost(flag, id, seq .. rest, verb, state)
+    answers[i] = lost(flag, id, token, verb, state)
   end
 end
 if #gone == 0 then return { 0, answers } end
@@ -134,7 +125,7 @@ if status ~= '' then
     if lines[i] and not logged[i] and blobs[i] then
       n = n + 1
       local id, entry, result = ids[i], ms .. n, results[i] or ''
-      local body = #lines[i] .. ' ' .. lines[i] .. blobs[i]
+      local body = lines[i] .. blobs[i]
       if result == '' and not past[i] then
         call('XADD', log, entry, id, body)
       else

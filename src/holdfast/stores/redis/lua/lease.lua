@@ -10,7 +10,7 @@ local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[
 local known = call('HMGET', KEYS[1], 'rev' .. flag, 'paused' .. flag, 'lanes', 'parts')
 if not known[1] then return { 'gone' } end
 if known[4] ~= ARGV[8] then return { 'parts', known[4] } end
-if known[2] == '1' then return { 'ok', {}, {}, {}, {} } end
+if known[2] == '1' then return { 'ok', {}, {}, {} } end
 call('ZCARD', key('d' .. flag)); call('HLEN', key('x')); call('HLEN', key('k'))
 call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' .. flag))
 call('HLEN', key('m')); call('HLEN', key('e'))
@@ -34,12 +34,12 @@ local ids, tokens, due, states, extras = {}, {}, {}, {}, {}
 
 local function take(seq, id, own, suffix)
   local at = #ids + 1
-  local token = seq .. suffix
+  local token = seq .. id .. suffix
   ids[at], tokens[at] = id, token
   due[2 * at - 1] = own and timeout and num(now + own) or deadline
-  due[2 * at] = seq .. id
+  due[2 * at] = token
   states[2 * at - 1] = id
-  states[2 * at] = 'F' .. token
+  states[2 * at] = token
 end
 
 if returned == 0 and #parts == 1 then
@@ -96,13 +96,13 @@ else
     for i, at in ipairs(again) do
       local id, row = some[i], rows[i]
       row.state, row.entry, row.verb = 'L', num(entry + i), '-'
-      row.token = row.seq .. '.' .. row.part .. '.' .. row.lane .. '.' .. caller
+      row.token = row.seq .. id .. '.' .. row.part .. '.' .. row.lane .. '.' .. caller
       row.attempts = num(row.attempts + 1)
       if row.first == '-' then row.first = num(now) end
       call('XADD', key('a' .. flag), row.entry .. '-0', 'i', id)
       tokens[at] = row.token
       due[2 * at - 1] = row.timeout ~= '-' and timeout and num(now + row.timeout) or deadline
-      due[2 * at] = row.seq .. id
+      due[2 * at] = row.token
       states[2 * at - 1], states[2 * at] = id, written(row)
       extras[#extras + 1] = num(at - 1)
       extras[#extras + 1] = states[2 * at]
@@ -111,7 +111,7 @@ else
     call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
   end
 end
-if #ids == 0 then return { 'ok', {}, {}, {}, {} } end
+if #ids == 0 then return { 'ok', {}, {}, {} } end
 
 call('ZADD', key('d' .. flag), unpack(due))
 call('HSET', key('x'), unpack(states))
@@ -134,4 +134,4 @@ else
   --#include bodies
   blobs = bodies(ids, step)
 end
-return { 'ok', ids, tokens, blobs, extras }
+return { 'ok', tokens, blobs, extras }

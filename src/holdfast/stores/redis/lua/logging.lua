@@ -9,8 +9,8 @@ local function next_in_log(flag, now, n)
 end
 
 -- The log holds under a message's id the length of a line on it, the line, and its body; then "r", its
--- result, and "h", its history, if it has any. The line, after the seq: attempts available first leased status verb, the token
--- after its seq, owner.
+-- result, and "h", its history, if it has any. The line, after the seq: attempts, available, first,
+-- leased, status, verb, the token after its id, owner.
 local function log_line(row, status, verb, rest, leased, owner)
   return table.concat({
     '', row.attempts, row.available or '-', row.first or leased, leased, status, verb,

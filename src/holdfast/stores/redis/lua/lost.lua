@@ -10,5 +10,5 @@ local function lost(flag, id, token, verb, state)
   local logged = entry and call('XRANGE', key('log' .. flag), entry, entry)[1]
   if not logged then return 's' end
   local seq, was, rest = string.match(logged[2][2], '^%d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
-  return was == verb and seq .. rest == token and 'r' or 's'
+  return was == verb and seq .. id .. rest == token and 'r' or 's'
 end

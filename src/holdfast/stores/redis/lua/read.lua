@@ -29,7 +29,7 @@ end
 
 local function members(found)
   for i = 1, #found, 2 do
-    ids[#ids + 1] = string.sub(found[i], 16)
+    ids[#ids + 1] = string.sub(found[i], 16, 51)
     first[#first + 1] = found[i + 1]
     second[#second + 1] = string.sub(found[i], 1, 15)
   end
@@ -43,10 +43,9 @@ elseif what == 'batch' then
   local from = ARGV[6] == '' and '[' .. ARGV[5] .. ' ' or '(' .. ARGV[5] .. ' ' .. ARGV[6] .. '!'
   local found = call('ZRANGEBYLEX', key('b' .. flag), from, '(' .. ARGV[5] .. '!', 'LIMIT', 0, ARGV[7])
   for i, name in ipairs(found) do
-    local seq
-    ids[i], seq = string.match(name, '^%S+ (%S+) (%d+)')
-    first[i] = call('ZSCORE', key('d' .. flag), seq .. ids[i])
-    second[i] = seq
+    local token = string.match(name, '%S+$')
+    ids[i], second[i] = string.sub(token, 16, 51), string.sub(token, 1, 15)
+    first[i] = call('ZSCORE', key('d' .. flag), token)
   end
 elseif what == 'leased' or what == 'delayed' then
   local name = key((what == 'leased' and 'd' or 'z') .. flag)

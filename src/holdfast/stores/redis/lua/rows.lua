@@ -1,22 +1,22 @@
 -- Where a message is that does not lie in its lane as it was enqueued. Hash x:
---   F<token>                                   leased for the first time, from its lane
+--   <token>                                    leased for the first time, from its lane
 --   L|W flag part lane seq place attempts available first timeout entry token verb
 --                                              leased again, or waiting in z or r
--- A token is seq.part.lane.call; of a waiting one it is that of its last lease, with the verb that
--- ended it. "-" stands for none. Numbers begin at 10^14: all have 15 digits, so text sorts as they do.
+-- A token is the seq (15 digits, as numbers begin at 10^14: so text sorts as they do), the id (36
+-- characters), and ".part.lane.call". Of a waiting one it is that of its last lease, with the verb that
+-- ended it. "-" stands for none.
 local ROW = '^([LW]) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 local function strange() error('what is noted of a message was not written by Holdfast') end
 
 local function read(text)
   if not text then strange() end
-  if string.sub(text, 1, 1) == 'F' then
-    local token = string.sub(text, 2)
-    local seq, part, lane = string.match(token, '^(%d+)%.(%d+)%.(%d+)%.')
-    if not seq then strange() end
+  if string.find(text, '^%d') then
+    local seq, part, lane = string.sub(text, 1, 15), string.match(text, '^%.(%d+)%.(%d+)%.', 52)
+    if not lane then strange() end
     return {
       state = 'F', flag = '0', part = part, lane = lane, seq = seq, place = seq,
-      attempts = '1', entry = seq, token = token, verb = '-',
+      attempts = '1', entry = seq, token = text, verb = '-',
     }
   end
   local row = {}
@@ -33,4 +33,4 @@ local function written(row)
   }, ' ')
 end
 
-local function call_of(token) return string.match(token, '^%d+%.%d+%.%d+%.(.*)$') end
+local function call_of(token) return string.match(token, '^%.%d+%.%d+%.(.*)$', 52) end

@@ -59,13 +59,13 @@ local function settle(at)
   elseif fits then
     fits = (row.state == 'F' or row.state == 'L') and row.token == token
     if fits and overdue ~= '' then
-      fits = tonumber(call('ZSCORE', key('d' .. flag), row.seq .. id)) <= tonumber(overdue)
+      fits = tonumber(call('ZSCORE', key('d' .. flag), token)) <= tonumber(overdue)
     end
   end
   if not fits then return lost(flag, id, token, verb, state) end
   if target == 'L' then
-    if call('ZREM', key('d' .. flag), row.seq .. id) == 1 then
-      call('ZADD', key('d' .. flag), deadline, row.seq .. id)
+    if call('ZREM', key('d' .. flag), token) == 1 then
+      call('ZADD', key('d' .. flag), deadline, token)
     end
     return 'a'
   end
@@ -102,7 +102,7 @@ local function settle(at)
   if body and call('HEXISTS', key('li' .. flag), id) == 0 then
     local ms, n = next_in_log(flag, now, 1)
     local entry = ms .. '-' .. num(n + 1)
-    local line = row.seq .. log_line(row, status, verb, string.sub(token, 16), leased, owner)
+    local line = row.seq .. log_line(row, status, verb, string.sub(token, 52), leased, owner)
     call('XADD', key('log' .. flag), entry, id, #line .. ' ' .. line .. body, 'r', result, 'h', past or '')
     call('HSET', key('li' .. flag), id, entry)
   end
