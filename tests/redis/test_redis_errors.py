@@ -1003,22 +1003,22 @@ def test_what_was_leased_before_an_error_is_handed_out(
 
 
 def test_a_lane_that_somebody_deleted_is_an_error_that_changes_nothing(
-    hf: Holdfast, redis_url: str, admin: Redis, clock: ManualClock
+    hf: Holdfast, redis_url: str, admin: Redis
 ) -> None:
-    """Its neighbours in a batch are neither finished nor lost."""
-    queue = hf.queue("orders")
-    gone, *kept_ids = (queue.enqueue(n, priority=n).id for n in (9, 5, 1))
-    leases = queue.lease(3)
-    home = f"{prefix_of(redis_url)}:{{orders}}"
-    admin.delete(f"{home}:s0.9")
-    before = kept(admin, home)
-    with pytest.raises(StoreCorrupt):
-        queue.settle(leases)
-    with pytest.raises(StoreCorrupt):
-        queue.nack(leases[0], delay=0)
-    assert kept(admin, home) == before
-    assert [lease.id for lease in leases] == [gone, *kept_ids]
-    assert queue.settle(leases[1:]) == ["applied", "applied"]
+    """Its neighbours in a batch are neither finished nor lost, whichever lane comes first."""
+    for name in range(10):
+        queue = hf.queue(f"q{name}")
+        sent = queue.enqueue_many(Outgoing(n, priority=9 - n) for n in range(10))
+        leases = queue.lease(10)
+        assert [lease.id for lease in leases] == [message.id for message in sent]
+        home = f"{prefix_of(redis_url)}:{{{queue.name}}}"
+        admin.delete(f"{home}:s0.9")
+        before = kept(admin, home)
+        for call in (lambda q, some: q.settle(some), lambda q, some: q.nack(some[0], delay=0)):
+            with pytest.raises(StoreCorrupt):
+                call(queue, leases)
+        assert kept(admin, home) == before
+        assert queue.settle(leases[1:]) == ["applied"] * 9
 
 
 def test_a_receipt_is_not_taken_for_that_of_a_part_of_a_longer_call(hf: Holdfast) -> None:
