@@ -92,7 +92,8 @@ class Connections:
             nodes = [ClusterNode(host, port) for host, port in where.hosts]
             return RedisCluster(startup_nodes=nodes, **options, retry=never)
         if where.kind == "sentinel":
-            watch = {**options, "username": None, "password": where.sentinel_password}
+            own = {"username": None, "password": where.sentinel_password, "retry": never}
+            watch = {**options, **own}
             sentinel: Any = Sentinel(where.hosts, sentinel_kwargs=watch, **options, retry=never)
             return sentinel.master_for(where.service, db=where.db)
         host, port = where.hosts[0]
@@ -172,7 +173,7 @@ class Connections:
             error = error.__cause__  # of the last node that was asked
         if isinstance(error, MasterNotFoundError):  # it would go on with each sentinel's settings
             error = MasterNotFoundError(str(error).partition(" : ")[0])
-        said = _SCRIPT.sub("", str(error)).strip()
+        said = _SCRIPT.sub("", str(error)).strip().rstrip(".")
         text = f"{self.where.shown}: {said or type(error).__name__}"
         if self._closed:
             return StoreUnavailable(f"{self.where.shown}: this connection was closed")
@@ -222,6 +223,8 @@ def _by_words(said: str, text: str) -> HoldfastError:
         return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
     if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions", "executing the script can't"):
         return StoreError(f"{text}. Check user and password, and what this user may do")
+    if says("`SENTINEL`", "'SENTINEL'"):
+        return StoreError(f"{text}. This is no Sentinel: name the Sentinels, or say redis://")
     if says("unknown command", "Unknown Redis command", "unknown subcommand"):
         return FailedPrecondition(f"{text}. Redis 6.2 or newer is needed")
     if says("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK "):

@@ -164,7 +164,8 @@ class RedisStore:
         return all(done)
 
     def _put(self, name: str, specs: list[QueueSpec]) -> bool:
-        if not all(spec.revision for spec in specs):  # a full server can still change a queue
+        fresh = not all(spec.revision for spec in specs)
+        if fresh:  # a full server can still change a queue
             self._db.run("SADD", self._keys.homes, name)
         home = self._keys.home(name, 1)
         args: list[Arg] = []
@@ -181,6 +182,8 @@ class RedisStore:
             for spec in specs:
                 self._drop_all(spec.name)
             answer = self._db.script(QUEUES, home.queues, args)
+        if fresh:  # whoever deleted a queue of this name may have come in between
+            self._db.run("SADD", self._keys.homes, name)
         self._parts.pop(name, None)
         return answer == 1
 
@@ -215,18 +218,24 @@ class RedisStore:
             for name in names:
                 if self.get_queue(name) and not self._is_empty(name):
                     return False
-        for name in names:
-            what = "begin-empty" if only_empty else "begin"
-            if self._drop(name, what, 0) == -1:
+        what = "begin-empty" if only_empty else "begin"
+        for home in dict.fromkeys(map(home_of, names)):  # both queues of it in one step
+            flags = "".join(sorted(flag_of(name) for name in names if home_of(name) == home))
+            if self._drop(home, what, 0, flags) == -1:
                 return False
         self._known.clear()
         for name in names:
             self._drop_all(name)
             home = home_of(name)
-            if self.get_queue(home) is None and self.get_queue(home + DLQ_SUFFIX) is None:
+            if self._is_gone(home):
                 self._db.run("SREM", self._keys.homes, home)
                 self._parts.pop(home, None)
+                if not self._is_gone(home):  # made again meanwhile
+                    self._db.run("SADD", self._keys.homes, home)
         return True
+
+    def _is_gone(self, home: str) -> bool:
+        return self.get_queue(home) is None and self.get_queue(home + DLQ_SUFFIX) is None
 
     def _is_empty(self, name: str) -> bool:
         _, ready, delayed, leased, *_ = self._count(name, 0, heads=False)
@@ -236,12 +245,12 @@ class RedisStore:
         while self._drop(name, "go on", CHUNK) >= CHUNK:
             pass
 
-    def _drop(self, name: str, what: str, limit: int) -> int:
+    def _drop(self, name: str, what: str, limit: int, flags: str = "") -> int:
         return self._on(
             name,
             DROP,
             lambda home: home.everything,
-            lambda home: [what, flag_of(name), limit, home.parts],
+            lambda home: [what, flags or flag_of(name), limit, home.parts],
         )[1]
 
     # Messages
@@ -272,7 +281,7 @@ class RedisStore:
         answers: list[Enqueued] = []
         written = [write_message(message, now) for message in messages]
         for number, chunk in enumerate(_chunks(written)):
-            of = f"{receipt}#{number}" if receipt and number else receipt
+            of = f"{receipt}\0{number}" if receipt and number else receipt
             queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
             answers += self._store(name, chunk, now, of, queues)
         return answers
@@ -317,7 +326,13 @@ class RedisStore:
         leases: list[Lease] = []
         while True:
             wanted = min(CHUNK, ask.limit - len(leases))
-            home, (_, tokens, blobs, extras) = self._lease(ask, now, wanted, ask.timeout_ms)
+            try:
+                home, answer = self._lease(ask, now, wanted, ask.timeout_ms)
+            except HoldfastError:
+                if leases:  # they are leased; whoever asks again meets the error
+                    return leases
+                raise
+            _, tokens, blobs, extras = answer
             again = {
                 int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
             }

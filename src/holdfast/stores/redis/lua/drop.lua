@@ -1,30 +1,44 @@
 -- Drop waiting messages of a queue, up to a number; or, of a queue that is being deleted, all that it
 -- holds. How many; "-1": the queue that should go holds messages.
 -- KEYS: c m x e k kn rn rv, d z b a w log li and all r of both queues; all s.
--- ARGV: what, queue, limit, partitions. What: purge (the waiting ones) | begin, begin-empty (from now
---       on there is no such queue) | go on (with a queue that is being deleted)
+-- ARGV: what, queue (to begin: 0, 1 or 01), limit, partitions. What: purge (the waiting ones) | begin,
+--       begin-empty (from now on there is no such queue) | go on (with one that is being deleted)
 --#include common
 --#include rows
 --#include line
 
 local what, flag, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local known = call('HMGET', KEYS[1], 'parts', 'lanes', 'spec' .. flag)
+local known = call('HMGET', KEYS[1], 'parts', 'lanes')
 if known[1] ~= ARGV[4] and known[1] then return { 'parts', known[1] } end
 local parts = tonumber(known[1] or 0)
 local used = lanes_of(flag, known[2])
 
-if what == 'begin' or what == 'begin-empty' then
-  if not known[3] then return { 'ok', 0 } end
-  local held = call('ZCARD', key('d' .. flag)) + call('ZCARD', key('z' .. flag))
-  for part = 0, parts - 1 do held = held + call('ZCARD', key('r' .. flag .. '.' .. num(part))) end
-  for lane, of in pairs(used) do
-    for _, part in ipairs(of) do held = held + call('XLEN', lane_of(part, lane)) end
+local function held(of)
+  local n = call('ZCARD', key('d' .. of)) + call('ZCARD', key('z' .. of))
+  for part = 0, parts - 1 do n = n + call('ZCARD', key('r' .. of .. '.' .. num(part))) end
+  for lane, some in pairs(lanes_of(of, known[2])) do
+    for _, part in ipairs(some) do n = n + call('XLEN', lane_of(part, lane)) end
   end
-  if held > 0 and what == 'begin-empty' then return { 'ok', -1 } end
-  call('HDEL', KEYS[1], 'spec' .. flag, 'paused' .. flag, 'rev' .. flag, 'done' .. flag)
-  call('HSET', KEYS[1], 'dropping' .. flag, '1')
+  return n
+end
+
+if what == 'begin' or what == 'begin-empty' then
+  local going = {}
+  for of in string.gmatch(flag, '%d') do
+    if call('HEXISTS', KEYS[1], 'spec' .. of) == 1 then
+      if what == 'begin-empty' and held(of) > 0 then return { 'ok', -1 } end
+      going[#going + 1] = of
+    end
+  end
+  for _, of in ipairs(going) do
+    call('HDEL', KEYS[1], 'spec' .. of, 'paused' .. of, 'rev' .. of, 'done' .. of)
+    call('HSET', KEYS[1], 'dropping' .. of, '1')
+  end
   return { 'ok', 0 }
 end
+
+-- It may have been made again meanwhile, by somebody who dropped the rest of it first.
+if what == 'go on' and call('HEXISTS', KEYS[1], 'dropping' .. flag) == 0 then return { 'ok', 0 } end
 
 local function forget(ids)
   if #ids == 0 then return end

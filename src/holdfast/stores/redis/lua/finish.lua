@@ -84,7 +84,7 @@ for i = 1, #ids do
 end
 if #gone == 0 then return { 0, answers } end
 for _, group in pairs(groups) do
-  if #group.entries > 0 then call('XLEN', group.stream) end
+  if #group.entries > 0 then call('XINFO', 'GROUPS', group.stream) end
 end
 
 local function leave(stream, entries)
