@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,9 @@ def child_waits(url: str) -> None:
     hf = connect(url)
 
     def consume() -> None:
-        (lease,) = hf.queue("orders").lease(wait=20)
+        began = time.monotonic()
+        (lease,) = hf.queue("orders").lease(wait=30)
+        assert time.monotonic() - began < 20, "not told: it looked once more at the end"
         hf.queue("orders").ack(lease)
 
     ours = listener(hf)

@@ -16,6 +16,8 @@ from holdfast import Holdfast
 from holdfast.testing import wait_until
 
 GROUP = b"holdfast"
+SEQ, ID = 15, 36
+"""The length of what a token begins with: number and id; then comes ".part.lane.call"."""
 QUEUES = {"0": "orders", "1": "orders.dlq"}
 
 
@@ -65,7 +67,7 @@ class RedisPlace(Place):
         for stream in self.db.scan_iter(match=self.key("s*"), count=1000):
             for id, entry, taken in self._stream(stream):
                 if taken:
-                    assert where[id].startswith("F"), f"{id}: read from its lane, {where[id]}"
+                    assert where[id][0] not in "LW", f"{id}: read from its lane, {where[id]}"
                     leased[id] = entry
                 else:
                     assert id not in where, f"{id}: in its lane, and {where.get(id)}"
@@ -78,25 +80,23 @@ class RedisPlace(Place):
                 assert where[id].split(" ")[10] == entry
                 assert id not in leased, f"{id}: leased twice"
                 leased[id] = entry
-            late = [member[15:].decode() for member in self.db.zrange(self.key("z" + flag), 0, -1)]
+            late = [member[SEQ:].decode() for member in self.db.zrange(self.key("z" + flag), 0, -1)]
             for name in self.db.scan_iter(match=self.key(f"r{flag}.*"), count=1000):
                 late += [id.decode() for id in self.db.zrange(name, 0, -1)]
             for id in late:
                 assert where[id].startswith(f"W {flag} "), where[id]
             held.waiting += late
             members = [member.decode() for member in self.db.zrange(self.key("d" + flag), 0, -1)]
-            held.leased = [member[15:] for member in members]
-            for member in members:
-                state = where[member[15:]]
-                token = state[1:] if state[0] == "F" else state.split(" ")[11]
-                assert token.split(".")[0] == member[:15]
-                held_as[token.split(".", 3)[3]] += 1
+            held.leased = [member[SEQ : SEQ + ID] for member in members]
+            for token, id in zip(members, held.leased, strict=True):
+                assert token == (where[id].split(" ")[11] if where[id][0] == "L" else where[id])
+                held_as[token[SEQ + ID :].split(".", 3)[3]] += 1
             for member in self.db.zrange(self.key("b" + flag), 0, -1):
                 assert member.decode().split(" ")[1] in held.leased
-            entries = self.db.xrange(self.key("log" + flag))
-            held.log = [next(iter(fields)).decode() for _, fields in entries]
-            index = self.db.hgetall(self.key("li" + flag))
-            assert index == {next(iter(fields)): entry for entry, fields in entries}
+            log = self.db.xrange(self.key("log" + flag))
+            rows = [(id, entry) for entry, fields in log for id in fields if len(id) == ID]
+            held.log = [id.decode() for id, _ in rows]
+            assert self.db.hgetall(self.key("li" + flag)) == dict(rows)
             held.done = int(self.db.hget(self.key("c"), "done" + flag) or 0)
         assert sorted(leased) == sorted(found["0"].leased + found["1"].leased)
         assert _text(self.db.hgetall(self.key("kn"))) == {k: str(n) for k, n in held_as.items()}

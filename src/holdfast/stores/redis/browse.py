@@ -14,6 +14,7 @@ from holdfast.stores.redis.rows import (
     read_lease,
     read_waiting,
     read_where,
+    seq_in_log,
 )
 
 Read = Callable[..., tuple[str, list[Any]]]
@@ -23,6 +24,8 @@ Keyed = tuple[tuple[int, int], Entry]
 PAGE = 250
 """Rows that one script reads."""
 BODIES = 16
+ENTRIES = 8
+"""Of the log, to begin with."""
 
 
 def bodies(
@@ -81,49 +84,55 @@ def entries(
 def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int]) -> Iterator[Keyed]:
     """Of one millisecond by seq: a batch that finished together stands in the order it came."""
     flag = flag_of(view.queue)
+    start, until = max(after[0], view.since or 0, 0), view.until
     if view.id is not None:
-        where = db.run("HGET", home.key("li" + flag), view.id)
-        found: list[Any] = db.run("XRANGE", home.key("log" + flag), where, where) if where else []
-        for entry in found:
-            seq, finished = read_finished(entry, view.queue)
-            if (finished.finished_at, seq) > after and _within(finished.finished_at, view):
-                yield (finished.finished_at, seq), _entry(seq, finished)
-        return
-    start = max(after[0], view.since or 0, 0)
-    for ms, group in _by_time(db, home.key("log" + flag), start):
-        if view.until is not None and ms >= view.until:
+        where: bytes | None = db.run("HGET", home.key("li" + flag), view.id)
+        if where is None or not start <= _numbered(where)[0]:
             return
-        rows = sorted((read_finished(entry, view.queue) for entry in group), key=lambda row: row[0])
-        for seq, finished in rows:
+        start = _numbered(where)[0]
+        until = start + 1 if until is None else min(until, start + 1)
+    for ms, group in _by_time(db, home.key("log" + flag), start):
+        if until is not None and ms >= until:
+            return
+        found = [
+            read_finished(ms, id, row, view.queue)
+            for id, row in _still_there(db, home.key("li" + flag), group)
+            if view.id is None or id.decode() == view.id
+        ]
+        for seq, finished in sorted(found, key=lambda row: row[0]):
             if (ms, seq) > after:
-                yield (ms, seq), _entry(seq, finished)
+                yield (ms, seq), Entry(finished.message, seq, finished=finished)
+
+
+def _still_there(db: Connections, index: str, group: list[Any]) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of some entries that the index still names."""
+    for number, fields in group:
+        ids = fields[::2]
+        for id, row, where in zip(ids, fields[1::2], db.run("HMGET", index, *ids), strict=True):
+            if where == number:
+                yield id, row
 
 
 def _by_time(db: Connections, log: str, start: int) -> Iterator[tuple[int, list[Any]]]:
-    """The entries of a log, those of each millisecond together."""
-    low, group, at = f"{start}-0", list[Any](), -1
+    """The entries of a log, those of each millisecond together. An entry has one row or hundreds:
+    so many are read at a time as the last ones suggest."""
+    low, group, at, count = f"{start}-0", list[Any](), -1, ENTRIES
     while True:
-        found = db.run("XRANGE", log, low, "+", "COUNT", PAGE)
+        found = db.run("XRANGE", log, low, "+", "COUNT", count)
         for entry in found:
-            ms = int(entry[0][: entry[0].index(b"-")])
+            ms = _numbered(entry[0])[0]
             if ms != at and group:
                 yield at, group
                 group = []
             at = ms
             group.append(entry)
-        if len(found) < PAGE:
+        if len(found) < count:
             if group:
                 yield at, group
             return
         low = f"({found[-1][0].decode()}"
-
-
-def _entry(seq: int, finished: Any) -> Entry:
-    return Entry(finished.message, seq, finished=finished)
-
-
-def _within(at: int, view: View) -> bool:
-    return (view.since is None or at >= view.since) and (view.until is None or at < view.until)
+        rows = sum(len(fields) // 2 for _, fields in found)
+        count = max(ENTRIES, min(PAGE, count * PAGE // rows))
 
 
 EXACT = 5_000
@@ -157,7 +166,7 @@ def cut_line(
 
 
 def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[tuple[int, int]]:
-    """Entries are numbered without gaps, so the n-th is found by halving the time."""
+    """An entry bears the number of its first row, so the n-th is found by halving the time."""
     log = home.key("log" + flag_of(view.queue))
     low = f"{view.since or 0}-0"
     high = "+" if view.until is None else f"({max(view.until, 1)}-0"
@@ -166,13 +175,13 @@ def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[tuple[i
     if not first or not last:
         return []
     (begin, one), (end, final) = _numbered(first[0][0]), _numbered(last[0][0])
-    n = final - one + 1
+    n = final + len(last[0][1]) // 2 - one
     step = max(1, -(-n // parts))
     cuts: list[tuple[int, int]] = []
     for rank in range(step - 1, n - 1, step):
         ms = _time_of(db, log, one + rank, begin, end)
         group = db.run("XRANGE", log, f"{ms}", f"{ms}")
-        seqs = sorted(int(entry[1][1].split(b" ", 2)[1]) for entry in group)
+        seqs = sorted(seq_in_log(row) for _, fields in group for row in fields[1::2])
         at = one + rank - _numbered(group[0][0])[1]
         key = (ms, seqs[min(max(at, 0), len(seqs) - 1)])
         if not cuts or key > cuts[-1]:

@@ -263,11 +263,13 @@ class Lines:
 
     def _line(self) -> Any:
         if self._pid != os.getpid():
-            self._pid, self._free = os.getpid(), deque()
+            self._free, self._pid = deque(), os.getpid()  # in this order: another thread may look
         try:
             line = self._free.pop()
         except IndexError:
             return self._pool.get_connection()
+        if line._sock is None:  # else can_read would connect, and the call once more if it fails
+            return line
         try:
             over = line.can_read()  # a server says nothing unasked but its last words
         except (errors.RedisError, OSError):

@@ -177,32 +177,42 @@ def take_lease(
     return Lease(message, token, now + timeout, now, ask.owner)
 
 
-def read_finished(entry: tuple[bytes, list[bytes]], queue: str) -> tuple[int, Finished]:
-    """An entry of the log: the seq of its message, and how it ended."""
-    number, fields = entry
-    length, _, rest = fields[1].partition(b" ")
-    line, body = rest[: int(length)].decode(), rest[int(length) :]
-    values = dict(zip(fields[2::2], fields[3::2], strict=True))
-    seq, attempts, available, first, leased, status, _verb, _rest, owner = line.split(" ", 8)
-    message = read_message(
-        body,
-        fields[0].decode(),
-        queue,
-        int(attempts),
-        None if first == "-" else int(first),
-        None if available == "-" else int(available),
-        values.get(b"h") or None,
-    )
-    result = values.get(b"r")
-    return int(seq), Finished(
-        message,
-        cast(Status, status),
-        int(number[: number.index(b"-")]),
-        message.first_leased_at,
-        None if leased == "-" else int(leased),
-        None if leased == "-" else owner,
-        msgspec.json.decode(result[1:]) if result else None,
-    )
+def seq_in_log(row: bytes) -> int:
+    return int(row.split(b" ", 4)[3])
+
+
+def read_finished(ms: int, id: bytes, row: bytes, queue: str) -> tuple[int, Finished]:
+    """A row of the log: the seq of its message, and how it ended."""
+    try:
+        lengths = row.split(b" ", 3)
+        start, parts = len(row) - len(lengths[3]), list[bytes]()
+        for length in map(int, lengths[:3]):
+            parts.append(row[start : start + length])
+            start += length
+        line, result, history = parts
+        seq, attempts, available, first, leased, status, _verb, _rest, owner = line.decode().split(
+            " ", 8
+        )
+        message = read_message(
+            row[start:],
+            id.decode(),
+            queue,
+            int(attempts),
+            None if first == "-" else int(first),
+            None if available == "-" else int(available),
+            history or None,
+        )
+        return int(seq), Finished(
+            message,
+            cast(Status, status),
+            ms,
+            message.first_leased_at,
+            None if leased == "-" else int(leased),
+            None if leased == "-" else owner,
+            msgspec.json.decode(result[1:]) if result else None,
+        )
+    except (ValueError, IndexError, msgspec.DecodeError) as error:
+        raise StoreCorrupt(f"{queue}: {id!r} was not logged by Holdfast: {error}") from error
 
 
 @lru_cache(maxsize=1000)

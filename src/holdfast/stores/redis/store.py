@@ -6,6 +6,7 @@ comes back, or was delayed, lies in sorted sets and is leased at its own place. 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -66,6 +67,9 @@ MOVES = 100
 CHUNK_BYTES = 4 * 2**20
 LOOK_S = 1.0
 """How long a waiter trusts that it will be woken."""
+TICK_S = 0.1
+"""How late a server notices that a wait is over: once in 1 / hz."""
+STEP_S = 0.02
 BLIND_LOOK_S = 0.05
 """The same in a cluster, for who waits for several queues: each in turn."""
 SPEC_S = 0.25
@@ -109,6 +113,7 @@ class RedisStore:
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
+        self._never = threading.Event()
         self._known: dict[str, tuple[QueueSpec, float]] = {}
         self._step = CHUNK
 
@@ -712,13 +717,26 @@ class RedisStore:
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
         homes = {home_of(name) for name in queues}
         if self._where.kind != "cluster" or len(homes) == 1:
-            self._wait_for(keys, min(ahead))
+            if min(ahead) < min(timeout, LOOK_S):
+                self._wait_until_due(keys, min(ahead))
+            else:
+                self._wait_for(keys, min(ahead))
             return
         until = clock.monotonic() + min(ahead)
         while (left := until - clock.monotonic()) > 0:
             for key in keys:
                 if self._wait_for([key], min(left, BLIND_LOOK_S)):
                     return
+
+    def _wait_until_due(self, keys: list[str], seconds: float) -> None:
+        """A server ends a wait up to TICK_S late: the last of it is waited here."""
+        until = clock.monotonic() + seconds
+        if seconds > TICK_S and self._wait_for(keys, seconds - TICK_S):
+            return
+        while (left := until - clock.monotonic()) > 0:
+            if any(self._db.run("LPOP", key) is not None for key in keys):
+                return
+            self._never.wait(min(left, STEP_S))
 
     def _wait_for(self, keys: list[str], seconds: float) -> bool:
         # Redis before 7.0.8 takes a millisecond, 0.001, for less than one, and that for ever.

@@ -47,7 +47,7 @@ local function group_of(rest)
   local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
   group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
   local line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
-  group.head, group.line = #line + 15 .. ' ', line
+  group.length, group.line = #line + 15, line
   groups[rest] = group
   return group
 end
@@ -59,7 +59,7 @@ for i = 1, #ids do
   local group = groups[rest] or group_of(rest)
   local seq, entry = string.sub(token, 1, 15), nil
   if state == token and flag == '0' then
-    entry = group.head .. seq .. group.line
+    entry = group
     group.entries[#group.entries + 1] = seq
   elseif state then
     --#include rows
@@ -67,7 +67,7 @@ for i = 1, #ids do
     if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
       local line = log_line(row, status, verb, rest, group.at, group.owner)
-      entry = #line + 15 .. ' ' .. seq .. line
+      entry = { length = #line + 15, line = line }
     end
   end
   if entry then
@@ -119,22 +119,20 @@ if #names > 0 then call('ZREM', key('b' .. flag), unpack(names)) end
 call('HINCRBY', KEYS[1], 'done' .. flag, #gone)
 if status ~= '' then
   local ms, n = next_in_log(flag, now, #gone)
-  local log, found = key('log' .. flag), {}
-  ms = ms .. '-'
+  local entry, found, places = ms .. '-' .. n + 1, {}, {}
   for i = 1, #ids do
-    if lines[i] and not logged[i] and blobs[i] then
-      n = n + 1
-      local id, entry, result = ids[i], ms .. n, results[i] or ''
-      local body = lines[i] .. blobs[i]
-      if result == '' and not past[i] then
-        call('XADD', log, entry, id, body)
-      else
-        call('XADD', log, entry, id, body, 'r', result, 'h', past[i] or '')
-      end
-      found[#found + 1] = id
-      found[#found + 1] = entry
+    local line = lines[i]
+    if line and not logged[i] and blobs[i] then
+      local id, result, history = ids[i], results[i] or '', past[i] or ''
+      local at = #found + 1
+      found[at], places[at], places[at + 1] = id, id, entry
+      found[at + 1] = line.length .. ' ' .. #result .. ' ' .. #history .. ' '
+        .. string.sub(tokens[i], 1, 15) .. line.line .. result .. history .. blobs[i]
     end
   end
-  if #found > 0 then call('HSET', key('li' .. flag), unpack(found)) end
+  if #found > 0 then
+    call('XADD', key('log' .. flag), entry, unpack(found))
+    call('HSET', key('li' .. flag), unpack(places))
+  end
 end
 return { #gone, answers }

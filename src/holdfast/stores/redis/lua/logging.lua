@@ -8,9 +8,9 @@ local function next_in_log(flag, now, n)
   return num(last), call('HINCRBY', KEYS[1], 'logn' .. flag, n) - n
 end
 
--- The log holds under a message's id the length of a line on it, the line, and its body; then "r", its
--- result, and "h", its history, if it has any. The line, after the seq: attempts, available, first,
--- leased, status, verb, the token after its id, owner.
+-- An entry of the log is what one call finished: under each id the lengths of a line on it, of its result
+-- and of its history, then these three and its body. A row is there as long as li says that it is.
+-- The line: seq, attempts, available, first, leased, status, verb, the token after its id, owner.
 local function log_line(row, status, verb, rest, leased, owner)
   return table.concat({
     '', row.attempts, row.available or '-', row.first or leased, leased, status, verb,

@@ -9,6 +9,10 @@ local function lost(flag, id, token, verb, state)
   local entry = call('HGET', key('li' .. flag), id)
   local logged = entry and call('XRANGE', key('log' .. flag), entry, entry)[1]
   if not logged then return 's' end
-  local seq, was, rest = string.match(logged[2][2], '^%d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
-  return was == verb and seq .. id .. rest == token and 'r' or 's'
+  local body = ''
+  for i = 1, #logged[2], 2 do
+    if logged[2][i] == id then body = logged[2][i + 1] end
+  end
+  local seq, was, rest = string.match(body, '^%d+ %d+ %d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
+  return seq and was == verb and seq .. id .. rest == token and 'r' or 's'
 end

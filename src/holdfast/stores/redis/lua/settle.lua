@@ -103,7 +103,9 @@ local function settle(at)
     local ms, n = next_in_log(flag, now, 1)
     local entry = ms .. '-' .. num(n + 1)
     local line = row.seq .. log_line(row, status, verb, string.sub(token, 52), leased, owner)
-    call('XADD', key('log' .. flag), entry, id, #line .. ' ' .. line .. body, 'r', result, 'h', past or '')
+    past = past or ''
+    call('XADD', key('log' .. flag), entry, id,
+      #line .. ' ' .. #result .. ' ' .. #past .. ' ' .. line .. result .. past .. body)
     call('HSET', key('li' .. flag), id, entry)
   end
   return 'a'

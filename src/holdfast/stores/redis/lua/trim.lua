@@ -1,19 +1,40 @@
--- Drop the oldest entries of a log: how many.
+-- Drop the oldest rows of a log, in the order in which it is read: how many.
 -- KEYS: c, of the queue log and li
--- ARGV: queue, how many to look at, finished before (or 0), how many to keep (or -1)
+-- ARGV: queue, how many at most, finished before (or 0), how many to keep (or -1)
 --#include common
 
-local flag, before, keep = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
-local log = key('log' .. flag)
-call('HLEN', key('li' .. flag))
-local over = keep >= 0 and call('XLEN', log) - keep or 0
-local entries, ids = {}, {}
-for i, entry in ipairs(call('XRANGE', log, '-', '+', 'COUNT', ARGV[2])) do
-  if i > over and tonumber(string.match(entry[1], '^%d+')) >= before then break end
-  entries[i], ids[i] = entry[1], entry[2][1]
+local flag, limit, before, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local log, li = key('log' .. flag), key('li' .. flag)
+local over = keep >= 0 and call('HLEN', li) - keep or 0
+local dropped = 0
+while dropped < limit do
+  local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+  local ms = first and string.match(first[1], '^%d+')
+  local old = ms and tonumber(ms) < before
+  if not ms or not (old or dropped < over) then break end
+  -- All of one millisecond, by seq.
+  local rows, left = {}, {}
+  for _, entry in ipairs(call('XRANGE', log, ms, ms)) do
+    local ids = {}
+    for i = 1, #entry[2], 2 do ids[#ids + 1] = entry[2][i] end
+    left[entry[1]] = 0
+    for i, where in ipairs(hmget('li' .. flag, ids)) do
+      if where == entry[1] then
+        left[where] = left[where] + 1
+        rows[#rows + 1] = { string.match(entry[2][2 * i], '^%d+ %d+ %d+ (%d+)') or '', ids[i], where }
+      end
+    end
+  end
+  table.sort(rows, function(a, b) return a[1] < b[1] end)
+  local n = math.min(#rows, limit - dropped, old and #rows or over - dropped)
+  for i = 1, n do
+    call('HDEL', li, rows[i][2])
+    left[rows[i][3]] = left[rows[i][3]] - 1
+  end
+  for entry, rest in pairs(left) do
+    if rest == 0 then call('XDEL', log, entry) end
+  end
+  dropped = dropped + n
+  if n < #rows then break end
 end
-if #entries > 0 then
-  call('XDEL', log, unpack(entries))
-  call('HDEL', key('li' .. flag), unpack(ids))
-end
-return #entries
+return dropped
