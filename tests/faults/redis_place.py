@@ -64,7 +64,7 @@ class RedisPlace(Place):
         found = {flag: Held() for flag in QUEUES}
         where = _text(self.db.hgetall(self.key("x")))
         leased: dict[str, str] = {}  # id -> its entry in a stream
-        for stream in self.db.scan_iter(match=self.key("s*"), count=1000):
+        for stream in sorted(self.db.scan_iter(match=self.key("s*"), count=1000)):
             for id, entry, taken in self._stream(stream):
                 if taken:
                     assert where[id][0] not in "LW", f"{id}: read from its lane, {where[id]}"
@@ -81,7 +81,7 @@ class RedisPlace(Place):
                 assert id not in leased, f"{id}: leased twice"
                 leased[id] = entry
             late = [member[SEQ:].decode() for member in self.db.zrange(self.key("z" + flag), 0, -1)]
-            for name in self.db.scan_iter(match=self.key(f"r{flag}.*"), count=1000):
+            for name in sorted(self.db.scan_iter(match=self.key(f"r{flag}.*"), count=1000)):
                 late += [id.decode() for id in self.db.zrange(name, 0, -1)]
             for id in late:
                 assert where[id].startswith(f"W {flag} "), where[id]

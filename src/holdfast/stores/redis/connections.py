@@ -268,14 +268,14 @@ class Lines:
             line = self._free.pop()
         except IndexError:
             return self._pool.get_connection()
-        if line._sock is None:  # else can_read would connect, and the call once more if it fails
-            return line
-        try:
-            over = line.can_read()  # a server says nothing unasked but its last words
-        except (errors.RedisError, OSError):
-            over = True
-        if over:
+        if line._sock is not None and _has_ended(line):
             line.disconnect()
+        if line._sock is None:
+            try:
+                line.connect()  # here: sending would not ask Sentinel where the master is now
+            except BaseException:
+                self._free.append(line)
+                raise
         return line
 
     def hang_up(self) -> None:
@@ -283,6 +283,14 @@ class Lines:
         for line in list(self._free):
             with suppress(errors.RedisError, OSError):
                 line.disconnect()
+
+
+def _has_ended(line: Any) -> bool:
+    """A server says nothing unasked but its last words."""
+    try:
+        return line.can_read()
+    except (errors.RedisError, OSError):
+        return True
 
 
 def load(name: str) -> Script:
