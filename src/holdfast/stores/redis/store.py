@@ -337,7 +337,7 @@ class RedisStore:
                 if leases:  # they are leased; whoever asks again meets the error
                     return leases
                 raise
-            _, tokens, blobs, extras = answer
+            status, tokens, blobs, extras = answer
             again = {
                 int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
             }
@@ -348,17 +348,16 @@ class RedisStore:
                     extra = again.get(n) if again else None
                     leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
             self._size(found)
-            if len(names) < wanted or len(leases) >= ask.limit:
+            if (status != b"more" and len(names) < wanted) or len(leases) >= ask.limit:
                 return leases
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             wanted = min(CHUNK, ask.limit - held)
-            _, answer = self._lease(ask, now, wanted, None)
-            n = answer[1] if answer[0] == b"held" else 0
-            held += n
-            if n < wanted:
+            _, (status, n, *_) = self._lease(ask, now, wanted, None)
+            held += n or 0  # of none: an empty list
+            if status != b"more" and (n or 0) < wanted:
                 break
         return held
 

@@ -52,6 +52,7 @@ local function group_of(rest)
   return group
 end
 
+local parse
 local answers, gone, deadlines, names, again, lines = {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
   local id, token, state = ids[i], tokens[i], states[i]
@@ -62,8 +63,11 @@ for i = 1, #ids do
     entry = group
     group.entries[#group.entries + 1] = seq
   elseif state then
-    --#include rows
-    local row = read(state)
+    if not parse then
+      --#include rows
+      parse = read
+    end
+    local row = parse(state)
     if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
       local line = log_line(row, status, verb, rest, group.at, group.owner)

@@ -29,6 +29,7 @@ for part = 0, known[4] - 1 do
   end
 end
 
+local AGAIN, asked = 100, limit
 local deadline = timeout and num(now + timeout) or ARGV[10]
 local ids, tokens, due, states, extras = {}, {}, {}, {}, {}
 
@@ -60,7 +61,9 @@ if returned == 0 and #parts == 1 then
     end
   end
 else
-  -- Lanes and what came back are merged by place; only then is anything taken.
+  -- Lanes and what came back are merged by place; only then is anything taken. It costs three times as
+  -- much: the caller asks again for the rest.
+  limit = math.min(limit, AGAIN)
   --#include rows
   --#include promote
   --#include line
@@ -126,7 +129,8 @@ if batch ~= '' then
   call('ZADD', key('b' .. flag), unpack(names))
 end
 if #ids == limit then wake(flag) end
-if not timeout then return { 'held', #ids } end
+local status = #ids == limit and limit < asked and 'more' or 'ok'
+if not timeout then return { status, #ids } end
 local step, blobs = tonumber(ARGV[11]), nil
 if #ids <= step then
   blobs = hmget('m', ids)
@@ -134,4 +138,4 @@ else
   --#include bodies
   blobs = bodies(ids, step)
 end
-return { 'ok', tokens, blobs, extras }
+return { status, tokens, blobs, extras }
