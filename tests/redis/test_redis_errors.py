@@ -36,7 +36,8 @@ from holdfast.store import Event, LeaseAsk, State, View
 from holdfast.stores import open_store
 from holdfast.stores.redis import open_url
 from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.store import CHUNK, check_server
+from holdfast.stores.redis.moves import CHUNK
+from holdfast.stores.redis.server import check_server
 from holdfast.stores.redis.url import where
 from holdfast.testing import ManualClock, wait_until
 from servers.postgres import free_port

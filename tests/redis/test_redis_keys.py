@@ -19,13 +19,13 @@ from holdfast import Done, Holdfast, Outgoing, Queue, StoreError
 from holdfast.message import ErrorInfo, History, new_ids
 from holdfast.outcome import Extend, Fail, Release, Retry
 from holdfast.store import Event, LeaseAsk, State, View
-from holdfast.stores.redis import records, store
+from holdfast.stores.redis import records, server, store
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.testing import ManualClock
 
 SCRIPTS: dict[str, Script] = {
     f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in (store, records)
+    for module in (store, server, records)
     for name, value in vars(module).items()
     if isinstance(value, Script)
 }

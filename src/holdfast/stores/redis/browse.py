@@ -14,7 +14,6 @@ from holdfast.stores.redis.rows import (
     read_lease,
     read_waiting,
     read_where,
-    seq_in_log,
 )
 
 Read = Callable[..., tuple[str, list[Any]]]
@@ -87,9 +86,9 @@ def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int])
     start, until = max(after[0], view.since or 0, 0), view.until
     if view.id is not None:
         where: bytes | None = db.run("HGET", home.key("li" + flag), view.id)
-        if where is None or not start <= _numbered(where)[0]:
+        if where is None or not start <= numbered(where)[0]:
             return
-        start = _numbered(where)[0]
+        start = numbered(where)[0]
         until = start + 1 if until is None else min(until, start + 1)
     for ms, group in _by_time(db, home.key("log" + flag), start):
         if until is not None and ms >= until:
@@ -120,7 +119,7 @@ def _by_time(db: Connections, log: str, start: int) -> Iterator[tuple[int, list[
     while True:
         found = db.run("XRANGE", log, low, "+", "COUNT", count)
         for entry in found:
-            ms = _numbered(entry[0])[0]
+            ms = numbered(entry[0])[0]
             if ms != at and group:
                 yield at, group
                 group = []
@@ -135,72 +134,6 @@ def _by_time(db: Connections, log: str, start: int) -> Iterator[tuple[int, list[
         count = max(ENTRIES, min(PAGE, count * PAGE // rows))
 
 
-EXACT = 5_000
-"""Up to here a line is cut by counting, beyond by where a place lies between first and last."""
-
-
-def cut_line(
-    places: Callable[[tuple[int, int]], list[tuple[int, int]]],
-    parts: int,
-    n: int,
-    spans: list[tuple[int, int, int, int]],
-) -> list[tuple[int, int]]:
-    """Cursors for a line of `n` messages. `places` reads the cursors that follow one; `spans` says
-    of each lane its rank, how many it holds, and its first and last place."""
-    if n <= EXACT:
-        keys: list[tuple[int, int]] = []
-        after = (-1, -1)
-        while found := places(after):
-            keys += found
-            after = found[-1]
-        step = max(1, -(-len(keys) // parts))
-        return keys[step - 1 : -1 : step]
-    cuts: list[tuple[int, int]] = []
-    step, passed = n / parts, 0
-    for rank, count, low, high in spans:
-        while len(cuts) + 1 < parts and (len(cuts) + 1) * step <= passed + count:
-            share = ((len(cuts) + 1) * step - passed) / count
-            cuts.append((rank, low + round(share * (high - low))))
-        passed += count
-    return cuts
-
-
-def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[tuple[int, int]]:
-    """An entry bears the number of its first row, so the n-th is found by halving the time."""
-    log = home.key("log" + flag_of(view.queue))
-    low = f"{view.since or 0}-0"
-    high = "+" if view.until is None else f"({max(view.until, 1)}-0"
-    first = db.run("XRANGE", log, low, high, "COUNT", 1)
-    last = db.run("XREVRANGE", log, high, low, "COUNT", 1)
-    if not first or not last:
-        return []
-    (begin, one), (end, final) = _numbered(first[0][0]), _numbered(last[0][0])
-    n = final + len(last[0][1]) // 2 - one
-    step = max(1, -(-n // parts))
-    cuts: list[tuple[int, int]] = []
-    for rank in range(step - 1, n - 1, step):
-        ms = _time_of(db, log, one + rank, begin, end)
-        group = db.run("XRANGE", log, f"{ms}", f"{ms}")
-        seqs = sorted(seq_in_log(row) for _, fields in group for row in fields[1::2])
-        at = one + rank - _numbered(group[0][0])[1]
-        key = (ms, seqs[min(max(at, 0), len(seqs) - 1)])
-        if not cuts or key > cuts[-1]:
-            cuts.append(key)
-    return cuts
-
-
-def _numbered(entry: bytes) -> tuple[int, int]:
+def numbered(entry: bytes) -> tuple[int, int]:
     ms, _, number = entry.partition(b"-")
     return int(ms), int(number)
-
-
-def _time_of(db: Connections, log: str, number: int, low: int, high: int) -> int:
-    """When the entry with this number was written: the last time at which one is not beyond it."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = db.run("XRANGE", log, f"{middle}-0", "+", "COUNT", 1)
-        if found and _numbered(found[0][0])[1] <= number:
-            low = _numbered(found[0][0])[0]
-        else:
-            high = middle - 1
-    return low

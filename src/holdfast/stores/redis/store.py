@@ -6,7 +6,6 @@ comes back, or was delayed, lies in sorted sets and is leased at its own place. 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -16,7 +15,6 @@ import msgspec
 
 from holdfast import clock
 from holdfast.errors import (
-    FailedPrecondition,
     HoldfastError,
     InvalidArgument,
     QueueNotFound,
@@ -44,9 +42,21 @@ from holdfast.store import (
     View,
 )
 from holdfast.stores import page_of, read_cursor
-from holdfast.stores.redis import browse, records
-from holdfast.stores.redis.connections import SERVER_MIN, Arg, Connections, Script, load
+from holdfast.stores.redis import browse, cutting, records, server
+from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of
+from holdfast.stores.redis.moves import (
+    ANSWERS,
+    CHUNK,
+    CHUNK_BYTES,
+    MOVES,
+    REST,
+    SEQ,
+    alike,
+    chunks,
+    lanes_of,
+    written,
+)
 from holdfast.stores.redis.rows import (
     enqueued_at,
     quoted,
@@ -57,32 +67,14 @@ from holdfast.stores.redis.rows import (
     write_message,
 )
 from holdfast.stores.redis.url import Where, where
-from holdfast.stores.rows import write_history
+from holdfast.stores.redis.wake import LOOK_S, Subscription, Wake
 
 VERSION = 1
-CHUNK = 250
-"""Messages that one script moves: while it runs, nobody else is served."""
-MOVES = 100
-"""The same for transitions of every kind, which cost more."""
-CHUNK_BYTES = 4 * 2**20
-LOOK_S = 1.0
-"""How long a waiter trusts that it will be woken."""
-TICK_S = 0.1
-"""How late a server notices that a wait is over: once in 1 / hz."""
-STEP_S = 0.02
-BLIND_LOOK_S = 0.05
-"""The same in a cluster, for who waits for several queues: each in turn."""
 SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
-SEQ, REST = 15, 51
-"""A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
 CONSUMER_IDLE_MS = 3_600_000
 CONSUMERS_EVERY_S = 300.0
-LANE = 2**48
-"""As in lua/common.lua."""
-EVICTING = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm")
-
 ENQUEUE = load("enqueue")
 LEASE = load("lease")
 SETTLE = load("settle")
@@ -94,12 +86,8 @@ DROP = load("drop")
 TRIM = load("trim")
 CUTS = load("cuts")
 CONSUMERS = load("consumers")
-RIGHTS = load("rights")
 CLAIM = load("claim")
 PUBLISH = load("publish")
-
-_ANSWERS = {b"a": Settled.APPLIED, b"r": Settled.ALREADY, b"s": Settled.STALE}
-_TARGETS = {Target.WAITING: "W", Target.LEASED: "L", Target.DONE: "D"}
 
 
 def open_url(url: str) -> RedisStore:
@@ -113,12 +101,12 @@ class RedisStore:
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
-        self._never = threading.Event()
+        self._wake = Wake(self._db)
         self._known: dict[str, tuple[QueueSpec, float]] = {}
         self._step = CHUNK
 
     def migrate(self) -> None:
-        check_server(self._db.info(self._keys.meta), self._where)
+        server.check_server(self._db.info(self._keys.meta), self._where)
         stored = self._db.run("HGET", self._keys.meta, "version")
         if stored is None:
             self._db.run("HSETNX", self._keys.meta, "version", VERSION)
@@ -130,19 +118,7 @@ class RedisStore:
                 f"{self._where.shown} has layout {int(stored)}, this Holdfast knows {VERSION}: "
                 "pip install --upgrade holdfast"
             )
-        self._check_rights()
-
-    def _check_rights(self) -> None:
-        """A script that is refused a command halfway would leave its first half behind. Who may
-        change nothing at all may look."""
-        reads, writes, n = self._db.script(RIGHTS, [self._keys.meta], [])
-        if refused := reads or (len(writes) < n and writes):
-            names = b", ".join(refused).decode()
-            raise StoreError(
-                f"{self._where.shown}: this user may not run {names}. "
-                "Check what it may do: ACL SETUSER ... +@read +@write +@scripting +@connection "
-                "+info +time"
-            )
+        server.check_rights(self._db, self._keys.meta)
 
     def close(self) -> None:
         self._db.close()
@@ -284,8 +260,8 @@ class RedisStore:
         self, name: str, messages: Sequence[Message], now: int, receipt: str
     ) -> list[Enqueued]:
         answers: list[Enqueued] = []
-        written = [write_message(message, now) for message in messages]
-        for number, chunk in enumerate(_chunks(written)):
+        rows = [write_message(message, now) for message in messages]
+        for number, chunk in enumerate(chunks(rows)):
             of = f"{receipt}\0{number}" if receipt and number else receipt
             queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
             answers += self._store(name, chunk, now, of, queues)
@@ -380,10 +356,9 @@ class RedisStore:
         return home, answer
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        self._must_exist(queue)
-        flag, done = flag_of(queue), 0
+        self._count(queue, now, heads=False)  # it is there, and has so many partitions
+        flag, home, done = flag_of(queue), self._home(queue), 0
         while done < limit:
-            home = self._home(queue)
             wanted = min(CHUNK, limit - done)
             args = [flag, now, Verb.ACK.value, status or "", self._step, quoted(batch), wanted]
             n, _ = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
@@ -435,9 +410,9 @@ class RedisStore:
                 for move in chunk:
                     result = b"" if move.result is None else b"=" + move.result
                     args += (cast(str, move.token), result)
-            keys = [*home.finish[flag], *home.of_lanes(_lanes_of(chunk, home))]
+            keys = [*home.finish[flag], *home.of_lanes(lanes_of(chunk, home))]
             _, told = self._db.script(FINISH, keys, args)
-            answers += [_ANSWERS[answer] for answer in told]
+            answers += [ANSWERS[answer] for answer in told]
         return answers
 
     def _settle(self, moves: Sequence[Transition], now: int) -> list[Settled]:
@@ -450,15 +425,13 @@ class RedisStore:
         told = self._on(
             moves[0].queue,
             SETTLE,
-            lambda home: [*home.settle, *home.of_lanes(_lanes_of(moves, home))],
-            lambda home: [now, home.parts, *chain.from_iterable(map(_written, moves))],
+            lambda home: [*home.settle, *home.of_lanes(lanes_of(moves, home))],
+            lambda home: [now, home.parts, *chain.from_iterable(map(written, moves))],
         )
-        return [_ANSWERS[answer] for answer in told]
+        return [ANSWERS[answer] for answer in told]
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        found: list[Lease] = []
-        found += self._leases(queue, "overdue", now, limit)
-        return found
+        return self._leases(queue, "overdue", now, limit)
 
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         found: list[Lease] = []
@@ -518,71 +491,23 @@ class RedisStore:
         home, flag = self._home(view.queue), flag_of(view.queue)
         match view.state:
             case State.LOG:
-                cuts = browse.cut_log(self._db, home, view, parts)
+                cuts = cutting.cut_log(self._db, home, view, parts)
             case State.READY:
-                cuts = self._cut_line(view.queue, parts, now)
+                n = self._count(view.queue, now, heads=True)[1]
+                home, queue = self._home(view.queue), view.queue
+                cuts = cutting.cut_line(
+                    self._db, home, flag, parts, n, lambda after: self._places(queue, after, now)
+                )
             case _:
                 keys = [home.key(kind) for kind in ("c", "d" + flag, "z" + flag)]
                 told = self._db.script(CUTS, keys, [flag, view.state.value, parts, now])
                 cuts = [(int(float(a)), int(b)) for a, b in zip(told[::2], told[1::2], strict=True)]
         return [f"{first}.{second}" for first, second in cuts]
 
-    def _cut_line(self, queue: str, parts: int, now: int) -> list[tuple[int, int]]:
-        def places(after: tuple[int, int]) -> list[tuple[int, int]]:
-            args = (*after, 1000, now, 0)
-            _, (_, (_, first, second, *_)) = self._read(queue, "ready", *args)
-            return [(int(a), int(b)) for a, b in zip(first, second, strict=True)]
-
-        n = self._count(queue, now, heads=True)[1]
-        spans: list[tuple[int, int, int, int]] = []
-        if n > browse.EXACT:
-            spans = self._spans(queue, now)
-        return browse.cut_line(places, parts, n, spans)
-
-    def _spans(self, queue: str, now: int) -> list[tuple[int, int, int, int]]:
-        """Of each lane: its rank, how many wait, the first and the last place."""
-        home, flag = self._home(queue), flag_of(queue)
-        spans: list[tuple[int, int, int, int]] = []
-        for rank in range(10):
-            count, low, high = 0, 2**62, 0
-            for part in range(home.parts):
-                stream = home.lane(part, 9 - rank)
-                if flag == "0" and self._db.run("EXISTS", stream):
-                    length, pending, ends = self._stream(stream)
-                    count += length - pending
-                    low, high = min(low, ends[0]), max(high, ends[1])
-                back = home.key(f"r{flag}.{part}")
-                score = rank * LANE, (rank + 1) * LANE - 1
-                if n := self._db.run("ZCOUNT", back, *score):
-                    count += n
-                    span = [
-                        self._db.run(word, back, *bounds, "WITHSCORES", "LIMIT", 0, 1)[1]
-                        for word, bounds in (
-                            ("ZRANGEBYSCORE", score),
-                            ("ZREVRANGEBYSCORE", score[::-1]),
-                        )
-                    ]
-                    places = [int(float(at)) - score[0] for at in span]
-                    low, high = min(low, places[0]), max(high, places[1])
-            if count > 0:
-                spans.append((rank, count, low, high))
-        return spans
-
-    def _stream(self, stream: str) -> tuple[int, int, tuple[int, int]]:
-        """Length, how much of it is leased, and the first and last place that waits."""
-        length = self._db.run("XLEN", stream)
-        (group,) = [
-            dict(zip(g[::2], g[1::2], strict=True))
-            for g in self._raw_groups(stream)
-            if b"holdfast" in g
-        ]
-        last = group[b"last-delivered-id"]
-        newest = self._db.run("XREVRANGE", stream, "+", "-", "COUNT", 1)
-        end = int(newest[0][0].partition(b"-")[0]) if newest else 0
-        return length, group[b"pending"], (int(last.partition(b"-")[0]), end)
-
-    def _raw_groups(self, stream: str) -> list[list[Any]]:
-        return self._db.run("XINFO", "GROUPS", stream, key=stream)
+    def _places(self, queue: str, after: tuple[int, int], now: int) -> list[tuple[int, int]]:
+        """The cursors of the next in line."""
+        _, (_, (_, first, second, *_)) = self._read(queue, "ready", *after, 1000, now, 0)
+        return [(int(a), int(b)) for a, b in zip(first, second, strict=True)]
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
         found: list[Message] = []
@@ -644,7 +569,8 @@ class RedisStore:
         for name in self._homes():
             if clock.monotonic() - self._looked_at.get(name, float("-inf")) > CONSUMERS_EVERY_S:
                 self._looked_at[name] = clock.monotonic()
-                home = self._home(name)
+                parts = self._db.run("HGET", self._keys.of(name).key("c"), "parts")
+                home = self._keys.home(name, int(parts or 1))
                 self._db.script(CONSUMERS, [home.key("c"), *home.streams], [CONSUMER_IDLE_MS])
 
     def purge(self, queue: str, limit: int) -> int:
@@ -696,14 +622,14 @@ class RedisStore:
             told = [msgspec.json.encode((e.type, e.timestamp, e.payload)) for e in events]
             self._db.script(PUBLISH, self._keys.events, told)
 
-    def subscribe(self, after: int | None = None) -> _Subscription:
+    def subscribe(self, after: int | None = None) -> Subscription:
         counter, stream = self._keys.events
         if after is None:
             last = self._db.run("GET", counter) or b"0"
             if not last.isdigit():
                 raise StoreCorrupt(f"{self._where.shown}: {counter} is not Holdfast's")
             after = int(last)
-        return _Subscription(self._db, stream, after)
+        return Subscription(self._db, stream, after)
 
     def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
         ahead = [timeout, LOOK_S]
@@ -714,50 +640,13 @@ class RedisStore:
             if due and not paused:
                 ahead.append((int(float(due)) - now) / 1000)
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
-        homes = {home_of(name) for name in queues}
-        if self._where.kind != "cluster" or len(homes) == 1:
-            if min(ahead) < min(timeout, LOOK_S):
-                self._wait_until_due(keys, min(ahead))
-            else:
-                self._wait_for(keys, min(ahead))
-            return
-        until = clock.monotonic() + min(ahead)
-        while (left := until - clock.monotonic()) > 0:
-            for key in keys:
-                if self._wait_for([key], min(left, BLIND_LOOK_S)):
-                    return
-
-    def _wait_until_due(self, keys: list[str], seconds: float) -> None:
-        """A server ends a wait up to TICK_S late: the last of it is waited here."""
-        until = clock.monotonic() + seconds
-        if seconds > TICK_S and self._wait_for(keys, seconds - TICK_S):
-            return
-        while (left := until - clock.monotonic()) > 0:
-            if any(self._db.run("LPOP", key) is not None for key in keys):
-                return
-            self._never.wait(min(left, STEP_S))
-
-    def _wait_for(self, keys: list[str], seconds: float) -> bool:
-        # Redis before 7.0.8 takes a millisecond, 0.001, for less than one, and that for ever.
-        seconds = min(max(seconds, 0.002), self._where.timeout / 2)  # an answer in time
-        return self._db.run("BLPOP", *keys, str(seconds)) is not None
+        seconds = min(ahead)
+        one_slot = len({home_of(name) for name in queues}) == 1
+        self._wake.wait(keys, seconds, due=seconds < min(timeout, LOOK_S), one_slot=one_slot)
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
-        told = self._db.info(self._keys.meta)
-        try:
-            fsync = self._db.run("CONFIG", "GET", "appendfsync", key=self._keys.meta)[1].decode()
-        except (HoldfastError, IndexError):  # most that are rented do not tell
-            fsync = ""
-        return {
-            "version": told.get("redis_version", "?"),
-            "policy": told.get("maxmemory_policy", ""),
-            "maxmemory": int(told.get("maxmemory", 0)),
-            "used_memory": int(told.get("used_memory", 0)),
-            "aof": told.get("aof_enabled") == "1",
-            "fsync": fsync,
-            "replicas": int(told.get("connected_slaves", 0)),
-        }
+        return server.look(self._db, self._keys.meta)
 
     def _size(self, bodies: list[bytes | None]) -> None:
         """Scripts read so many bodies at a time as they were last seen to be large."""
@@ -793,112 +682,6 @@ class RedisStore:
     def _must_exist(self, name: str) -> None:
         if self.get_queue(name) is None:
             raise QueueNotFound(f"no queue {name!r}")
-
-
-class _Subscription:
-    def __init__(self, db: Connections, stream: str, after: int) -> None:
-        self._db = db
-        self._stream = stream
-        self._after = after
-
-    def next(self, timeout: float) -> list[Event]:
-        until = clock.monotonic() + timeout
-        while True:
-            left = until - clock.monotonic()
-            block = max(1, min(int(left * 1000), 1000, int(self._db.where.timeout * 500)))
-            ask = ("XREAD", "COUNT", 1000, "BLOCK", block, "STREAMS", self._stream)
-            found = self._db.run(*ask, f"{self._after}-0", key=self._stream)
-            if found:
-                events = [_event(*row) for row in found[0][1]]
-                self._after = events[-1].seq
-                return events
-            if until - clock.monotonic() <= 0:
-                return []
-
-    def close(self) -> None: ...
-
-
-def _event(entry: bytes, fields: list[bytes]) -> Event:
-    type, at, payload = msgspec.json.decode(fields[1])
-    return Event(type, at, payload, int(entry.partition(b"-")[0]))
-
-
-def check_server(told: dict[str, str], where: Where) -> None:
-    version = told.get("redis_version", "0.0")
-    if tuple(int(part) for part in version.split(".")[:2]) < SERVER_MIN:
-        raise FailedPrecondition(
-            f"{where.shown}: Redis 6.2 or newer is needed; this server is {version}"
-        )
-    policy = told.get("maxmemory_policy", "noeviction")
-    if policy in EVICTING:
-        raise FailedPrecondition(
-            f"{where.shown}: maxmemory-policy is {policy}: the server may throw messages away when "
-            "it is full. Set it to noeviction"
-        )
-
-
-def alike(moves: Sequence[Transition]) -> bool:
-    """Acks that end alike, each of another message: what finish.lua takes."""
-    first = moves[0]
-    return all(
-        move.target is Target.DONE
-        and move.token is not None
-        and move.overdue_at is None
-        and move.history is None
-        and move.verb is first.verb
-        and move.status == first.status
-        and move.queue == first.queue
-        and move.token[SEQ:REST] == move.id
-        for move in moves
-    ) and len({move.id for move in moves}) == len(moves)
-
-
-def _written(move: Transition) -> tuple[Arg, ...]:
-    """A transition as settle.lua takes it."""
-    return (
-        move.id,
-        move.token or "",
-        flag_of(move.queue),
-        move.verb.value,
-        _TARGETS[move.target],
-        "" if move.overdue_at is None else move.overdue_at,
-        "" if move.place is None else move.place,
-        flag_of(move.to_queue),
-        int(move.tail),
-        move.lane,
-        move.available_at,
-        move.deadline,
-        move.attempts,
-        write_history(move.history) or "",
-        move.status or "",
-        b"" if move.result is None else b"=" + move.result,
-    )
-
-
-def _lane_in(rest: str) -> str:
-    """The part.lane in a token after its id; one that is none of ours names any."""
-    part, _, further = rest[1:].partition(".")
-    lane = further.partition(".")[0]
-    return f"{part}.{lane}" if part.isdecimal() and lane.isdecimal() else "0.0"
-
-
-def _lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
-    if any(move.token is None for move in moves):
-        return [f"{part}.{lane}" for part in range(home.parts) for lane in range(10)]
-    return sorted({_lane_in(rest) for rest in {cast(str, move.token)[REST:] for move in moves}})
-
-
-def _chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:
-    chunk: list[tuple[str, str, bytes]] = []
-    size = 0
-    for each in written:
-        if chunk and (len(chunk) == CHUNK or size + len(each[2]) > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(each)
-        size += len(each[2])
-    if chunk:
-        yield chunk
 
 
 def _no_transaction(within: Any) -> None:

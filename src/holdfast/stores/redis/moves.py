@@ -1,0 +1,86 @@
+"""Messages and transitions as the scripts take them, in pieces that none of them chokes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from holdfast.store import Settled, Target, Transition
+from holdfast.stores.redis.connections import Arg
+from holdfast.stores.redis.keys import LANES, Home, flag_of
+from holdfast.stores.rows import write_history
+
+CHUNK = 250
+"""Messages that one script moves: while it runs, nobody else is served."""
+MOVES = 100
+"""The same for transitions of every kind, which cost more."""
+CHUNK_BYTES = 4 * 2**20
+SEQ, REST = 15, 51
+"""A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
+
+ANSWERS = {b"a": Settled.APPLIED, b"r": Settled.ALREADY, b"s": Settled.STALE}
+_TARGETS = {Target.WAITING: "W", Target.LEASED: "L", Target.DONE: "D"}
+
+
+def alike(moves: Sequence[Transition]) -> bool:
+    """Acks that end alike, each of another message: what finish.lua takes."""
+    first = moves[0]
+    return all(
+        move.target is Target.DONE
+        and move.token is not None
+        and move.overdue_at is None
+        and move.history is None
+        and move.verb is first.verb
+        and move.status == first.status
+        and move.queue == first.queue
+        and move.token[SEQ:REST] == move.id
+        for move in moves
+    ) and len({move.id for move in moves}) == len(moves)
+
+
+def written(move: Transition) -> tuple[Arg, ...]:
+    """A transition as settle.lua takes it."""
+    return (
+        move.id,
+        move.token or "",
+        flag_of(move.queue),
+        move.verb.value,
+        _TARGETS[move.target],
+        "" if move.overdue_at is None else move.overdue_at,
+        "" if move.place is None else move.place,
+        flag_of(move.to_queue),
+        int(move.tail),
+        move.lane,
+        move.available_at,
+        move.deadline,
+        move.attempts,
+        write_history(move.history) or "",
+        move.status or "",
+        b"" if move.result is None else b"=" + move.result,
+    )
+
+
+def _lane_in(rest: str) -> str:
+    """The part.lane in a token after its id; one that is none of ours names any."""
+    part, _, further = rest[1:].partition(".")
+    lane = further.partition(".")[0]
+    return f"{part}.{lane}" if part.isdecimal() and lane.isdecimal() else "0.0"
+
+
+def lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
+    if any(move.token is None for move in moves):
+        return [f"{part}.{lane}" for part in range(home.parts) for lane in range(LANES)]
+    return sorted({_lane_in(rest) for rest in {cast(str, move.token)[REST:] for move in moves}})
+
+
+def chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:
+    chunk: list[tuple[str, str, bytes]] = []
+    size = 0
+    for each in written:
+        if chunk and (len(chunk) == CHUNK or size + len(each[2]) > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(each)
+        size += len(each[2])
+    if chunk:
+        yield chunk
