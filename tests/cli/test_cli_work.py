@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Backoff, Holdfast
 from holdfast.cli.supervise import STEADY_S, _Child
 from holdfast.clock import monotonic
 from holdfast.testing import dead_letters, finished, wait_until
@@ -69,7 +69,8 @@ def test_until_empty(hf: Holdfast, start) -> None:
 
 
 def test_it_says_what_happened_to_which_message(hf: Holdfast, start) -> None:
-    message = hf.queue("orders", ack_timeout=60).enqueue("bad")
+    once = Backoff(base=60, jitter="none")  # not a second time while it is being stopped
+    message = hf.queue("orders", ack_timeout=60, backoff=once).enqueue("bad")
     worker = start("work", "app:hf")
     worker.says(rf"WARNING .*orders {message.id} attempt 1: again in .* ValueError: this one is")
     worker.signal(signal.SIGTERM)
