@@ -26,6 +26,7 @@ from holdfast import (
 )
 from holdfast.stores import open_store
 from holdfast.stores.postgres import connections, open_url
+from holdfast.testing import wait_until
 from servers import postgres
 
 SECRET = "Gr4nite~Secret"
@@ -145,10 +146,7 @@ def test_a_connect_that_fails_leaves_no_connection_behind(guarded: str) -> None:
         holdfast.connect(with_options(as_user(guarded, "user"), schema="fresh"))
     with psycopg.connect(guarded, autocommit=True) as db:
         query = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'user'"
-        until = time.monotonic() + 3
-        while (left := db.execute(query).fetchone()) != (0,) and time.monotonic() < until:
-            time.sleep(0.05)
-    assert left == (0,)
+        wait_until(lambda: db.execute(query).fetchone() == (0,))
     new = set(threading.enumerate()) - before
     assert [thread.name for thread in new if thread.name.startswith("pool-")] == []
     assert refused.value is not None  # also while somebody keeps the error

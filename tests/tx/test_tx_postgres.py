@@ -454,7 +454,7 @@ def test_a_waiting_consumer_gets_a_message_only_after_the_commit(
     thread.start()
     caller.begin()
     caller.call(queue.enqueue, 7)
-    time.sleep(0.2)
+    assert queue.lease() == []  # nobody sees it
     assert got == []
     committed = time.monotonic()
     caller.commit()

@@ -9,7 +9,6 @@ from holdfast.store import Entry, State, View
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, flag_of
 from holdfast.stores.redis.rows import (
-    deadline_of,
     read_finished,
     read_lease,
     read_waiting,
@@ -61,7 +60,6 @@ def entries(
             place, name, where = key[1], id.decode(), read_where(state)
             lease = None
             if view.state is State.LEASED:
-                key = (deadline_of(one), key[1])
                 lease = read_lease(blob, name, view.queue, where, history, call, key[0])
                 message = lease.message
             else:

@@ -12,7 +12,7 @@ from holdfast.backoff import Backoff
 from holdfast.errors import StoreCorrupt
 from holdfast.message import NO_HISTORY, Finished, History, Lease, Message, Status, is_dlq
 from holdfast.payload import JSON
-from holdfast.store import NO_DEADLINE, LeaseAsk
+from holdfast.store import LeaseAsk
 from holdfast.stores.rows import write_history
 
 Row = tuple[
@@ -172,9 +172,8 @@ def take_lease(
         message = read_message(
             blob, id, ask.queue, where.attempts, where.first, where.available, extra[1] or None
         )
-    own = message.ack_timeout
-    timeout = ask.timeout_ms if own is None else round(own * 1000)
-    return Lease(message, token, now + timeout, now, ask.owner)
+    own = own_timeout(message)
+    return Lease(message, token, now + (ask.timeout_ms if own is None else own), now, ask.owner)
 
 
 def seq_in_log(row: bytes) -> int:
@@ -219,7 +218,3 @@ def read_finished(ms: int, id: bytes, row: bytes, queue: str) -> tuple[int, Fini
 def quoted(name: str) -> str:
     """Names of batches: without spaces, in the order of nothing."""
     return quote(name, safe="")
-
-
-def deadline_of(score: bytes) -> int:
-    return min(int(float(score)), NO_DEADLINE)
