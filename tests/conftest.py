@@ -13,7 +13,7 @@ import pytest
 from holdfast.store import Store
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
-from servers import STORES, postgres, redis
+from servers import STORES, mongo, postgres, redis
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
@@ -131,6 +131,39 @@ def redis_cluster_url(redis_cluster: str) -> Iterator[str]:
     redis.drop_prefix(redis_cluster, prefix)
 
 
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[str]:
+    """The URL of a real server: a replica set of one node."""
+    given = os.environ.get(mongo.URL_VARIABLE)
+    if given:
+        yield given
+        return
+    with mongo.running(options=mongo.FAST) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def mongo_standalone() -> Iterator[str]:
+    """The URL of a real server without a replica set, which has no transactions."""
+    with mongo.running(set_name=None, options=mongo.FAST) as server:
+        yield server.url
+
+
+@pytest.fixture
+def mongo_url(mongo_server: str) -> Iterator[str]:
+    """A store of its own: a database that is made by the first who writes, and dropped here."""
+    database = f"test_{secrets.token_hex(6)}"
+    yield mongo.with_database(mongo_server, database)
+    mongo.drop_database(mongo_server, database)
+
+
+@pytest.fixture
+def mongo_standalone_url(mongo_standalone: str) -> Iterator[str]:
+    database = f"test_{secrets.token_hex(6)}"
+    yield mongo.with_database(mongo_standalone, database)
+    mongo.drop_database(mongo_standalone, database)
+
+
 @pytest.fixture
 def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Of one fresh store. Asks for a server only where one is needed."""
@@ -141,6 +174,10 @@ def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -
             return request.getfixturevalue("redis_url")
         case "redis-cluster":
             return request.getfixturevalue("redis_cluster_url")
+        case "mongo":
+            return request.getfixturevalue("mongo_url")
+        case "mongo-standalone":
+            return request.getfixturevalue("mongo_standalone_url")
         case "sqlite":
             return f"sqlite:///{tmp_path}/test.db"
         case _:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,7 +46,7 @@ from holdfast.store import LeaseAsk, Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from servers import postgres, redis
+from servers import mongo, postgres, redis
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
@@ -326,6 +327,23 @@ class SideBySideCluster(SideBySideRedis):
     """Three nodes: scripts may touch one slot only, and queues lie where they lie."""
 
 
+class SideBySideMongo(SideBySide):
+    server = ""
+    open_real = staticmethod(open_store)
+
+    @classmethod
+    def new_place(cls) -> str:
+        return mongo.with_database(cls.server, f"model_{secrets.token_hex(6)}")
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        mongo.drop_database(cls.server, urlsplit(place).path.strip("/"))
+
+
+class SideBySideStandalone(SideBySideMongo):
+    """No transactions: each write stands for itself."""
+
+
 class SideBySideMemory(SideBySide):
     """The model beside itself: shows that the machine is fair."""
 
@@ -338,6 +356,8 @@ MACHINES = {
     "postgres": (SideBySidePostgres, 60),
     "redis": (SideBySideRedis, 200),
     "redis-cluster": (SideBySideCluster, 60),
+    "mongo": (SideBySideMongo, 60),
+    "mongo-standalone": (SideBySideStandalone, 30),
     "memory": (SideBySideMemory, 50),
 }
 
@@ -356,6 +376,10 @@ def test_the_store_behaves_like_the_model(store_name: str, request: pytest.Fixtu
         SideBySideRedis.server = request.getfixturevalue("redis_server")
     elif store_name == "redis-cluster":
         SideBySideCluster.server = request.getfixturevalue("redis_cluster")
+    elif store_name == "mongo":
+        SideBySideMongo.server = request.getfixturevalue("mongo_server")
+    elif store_name == "mongo-standalone":
+        SideBySideStandalone.server = request.getfixturevalue("mongo_standalone")
     if request.config.getoption("--long"):
         examples *= 5
     run_state_machine_as_test(

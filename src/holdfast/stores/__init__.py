@@ -11,6 +11,8 @@ from holdfast.store import Entry, Page, Store, View
 
 SCHEMES = {
     "memory": ("holdfast.stores.memory", None),
+    "mongodb": ("holdfast.stores.mongo", "mongo"),
+    "mongodb+srv": ("holdfast.stores.mongo", "mongo"),
     "postgres": ("holdfast.stores.postgres", "postgres"),
     "postgresql": ("holdfast.stores.postgres", "postgres"),
     "redis": ("holdfast.stores.redis", "redis"),

@@ -1,0 +1,247 @@
+"""Commands and transactions on one server, a replica set, or what stands behind a mongos."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, cast
+
+from pymongo import MongoClient, ReturnDocument, WriteConcern
+from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+
+from holdfast import clock
+from holdfast.errors import (
+    FailedPrecondition,
+    HoldfastError,
+    InvalidArgument,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from holdfast.stores.mongo.layout import Doc
+from holdfast.stores.mongo.url import Where
+
+T = TypeVar("T")
+Session = ClientSession | None
+
+FIND_S = 5.0
+"""How long to look for a primary before a call is given up."""
+PAUSE_S = (0.002, 0.1)
+TRANSIENT = "TransientTransactionError"
+UNKNOWN = "UnknownTransactionCommitResult"
+
+SOON = WriteConcern(w=1)
+"""On the primary; a later write that waits for others covers it."""
+FAILURES = (driver.PyMongoError, OSError)
+LABELLED = (driver.OperationFailure, driver.ConnectionFailure)
+
+
+class Conflict(StoreUnavailable):
+    """Another transaction holds what this one would write."""
+
+
+class Connections:
+    """Thread-safe. A process that was forked off opens connections of its own.
+
+    A transaction that the server gave up is run again; what is outside of one never is, but for
+    what the server itself can tell is a repetition.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self._closed = False
+        self._pid = 0
+        self._made: MongoClient[Doc] | None = None
+        self._opening = threading.Lock()
+        self._never = threading.Event()
+        self._in_sets: bool | None = None
+        self.concern = WriteConcern(w=where.w, j=where.journal)
+
+    @property
+    def client(self) -> MongoClient[Doc]:
+        if self._pid != os.getpid():
+            with self._opening:
+                if self._pid != os.getpid():
+                    self._made = self._open()  # the parent's is left to the parent
+                    self._pid = os.getpid()
+        if self._closed or self._made is None:
+            raise StoreUnavailable(f"{self.where.shown}: this connection was closed")
+        return self._made
+
+    def _open(self) -> MongoClient[Doc]:
+        ms = int(self.where.timeout * 1000)
+        patience: dict[str, Any] = {
+            "connectTimeoutMS": min(ms, 5000),
+            "serverSelectionTimeoutMS": min(ms, int(FIND_S * 1000)),
+            "socketTimeoutMS": ms,
+            "maxPoolSize": None,
+            "appname": "holdfast",
+        }
+        given = self.where.uri.lower()
+        options = {name: v for name, v in patience.items() if f"{name.lower()}=" not in given}
+        try:
+            return MongoClient(self.where.uri, connect=False, **options)
+        except driver.PyMongoError as error:
+            raise InvalidArgument("url", f"{self.where.shown}: {error}") from None
+
+    def of(self, client: MongoClient[Doc]) -> Database[Doc]:
+        """Our database by the way of another client, whose session one is to join."""
+        return client.get_database(self.where.database, write_concern=self.concern)
+
+    @property
+    def database(self) -> Database[Doc]:
+        return self.of(self.client)
+
+    def name(self, kind: str) -> str:
+        return f"{self.where.prefix}.{kind}"
+
+    def get(self, kind: str, session: Session = None, *, soon: bool = False) -> Collection[Doc]:
+        """A collection, by the way of the session's own client if there is one."""
+        client = self.client if session is None else session.client
+        database = client.get_database(self.where.database)
+        return database.get_collection(
+            self.name(kind), write_concern=SOON if soon else self.concern
+        )
+
+    @property
+    def has_transactions(self) -> bool:
+        if self._in_sets is None:
+            said = self.database.command("hello")
+            self._in_sets = "setName" in said or said.get("msg") == "isdbgrid"
+        return bool(self._in_sets)
+
+    def tx(self, work: Callable[[Session], T]) -> T:
+        """All that `work` writes in one step. On a standalone, in the order in which it writes."""
+        with self.translated():
+            if not self.has_transactions:
+                return work(None)
+            with self.client.start_session() as session:
+                return self._tx(session, work)
+
+    def _tx(self, session: ClientSession, work: Callable[[Session], T]) -> T:
+        until, pause = clock.monotonic() + self.where.timeout, PAUSE_S[0]
+        while True:
+            session.start_transaction(ReadConcern("snapshot"), self.concern)
+            try:
+                answer = work(session)
+                self._commit(session, until)
+                return answer
+            except BaseException as error:
+                if session.in_transaction:
+                    with suppress(driver.PyMongoError):
+                        session.abort_transaction()
+                if not has_label(error, TRANSIENT):
+                    raise
+                if clock.monotonic() > until:
+                    if is_conflict(error):
+                        raise Conflict(f"{self.where.shown}: somebody else writes it") from error
+                    raise
+            self._never.wait(random.uniform(0, pause))
+            pause = min(pause * 2, PAUSE_S[1])
+
+    def _commit(self, session: ClientSession, until: float) -> None:
+        """Until it is known how it went: the server tells a repeated commit from a new one."""
+        while True:
+            try:
+                session.commit_transaction()
+                return
+            except LABELLED as error:
+                timed_out = isinstance(error, driver.WTimeoutError)
+                if not has_label(error, UNKNOWN) or timed_out or clock.monotonic() > until:
+                    raise
+            self._never.wait(PAUSE_S[1])
+
+    def close(self) -> None:
+        self._closed = True
+        made, self._made = self._made, None
+        if made is not None and self._pid == os.getpid():
+            with suppress(*FAILURES):
+                made.close()
+
+    @contextmanager
+    def translated(self) -> Generator[None, None, None]:
+        """The driver's errors as ours, with their cause."""
+        try:
+            yield
+        except FAILURES as error:
+            raise self._ours(error) from error
+
+    def _ours(self, error: BaseException) -> HoldfastError:
+        shown = self.where.shown
+        if self._closed:
+            return StoreUnavailable(f"{shown}: this connection was closed")
+        said = _said(error)
+        text = f"{shown}: {said}"
+        code = getattr(error, "code", None)
+        if isinstance(error, driver.DocumentTooLarge) or code in _TOO_LARGE:
+            return InvalidArgument("payload", "MongoDB takes documents of at most 16 MiB")
+        if isinstance(error, driver.ConfigurationError | driver.InvalidURI):
+            return InvalidArgument("url", said)
+        if code in _NOT_ALLOWED:
+            return StoreError(f"{text}. Check user and password, and what this user may do")
+        if code in _FULL:
+            return StoreFull(f"{text}. Nothing was stored")
+        if isinstance(error, driver.WTimeoutError) or code == 64:
+            return StoreUnavailable(
+                f"{text}. It may have been written, but not by as many servers as asked for"
+            )
+        if isinstance(error, driver.ConnectionFailure | OSError):
+            return StoreUnavailable(text)
+        if code in _LATER or has_label(error, TRANSIENT) or has_label(error, UNKNOWN):
+            return StoreUnavailable(text)
+        if code in _READ_ONLY:
+            return StoreReadOnly(text)
+        if code == 20 and "ransaction" in said:
+            return FailedPrecondition(f"{text}. Transactions need a replica set")
+        return StoreError(text)
+
+
+_NOT_ALLOWED = {13, 18, 8000}
+_FULL = {14031, 12501}
+_TOO_LARGE = {10334, 17419, 17420}
+_READ_ONLY = {10058}
+_LATER = {
+    6, 7, 24, 43, 46, 50, 89, 91, 100, 112, 133, 134, 136, 175, 189, 211, 237, 238, 251, 262, 290,
+    9001, 10107, 11600, 11602, 13388, 13435, 13436,
+}  # fmt: skip
+"""Stepped down, shutting down, not yet a primary, cut off, out of time, out of luck."""
+
+
+def upserted(
+    at: Collection[Doc], known: Doc, change: Doc | list[Doc], session: Session = None
+) -> Doc:
+    """Change or make one document; as it is then."""
+    return cast(
+        Doc,
+        at.find_one_and_update(
+            known,
+            change,
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
+            session=session,
+        ),
+    )
+
+
+def has_label(error: BaseException, label: str) -> bool:
+    return isinstance(error, driver.PyMongoError) and error.has_error_label(label)
+
+
+def is_conflict(error: BaseException) -> bool:
+    return isinstance(error, driver.OperationFailure) and error.code == 112
+
+
+def _said(error: BaseException) -> str:
+    """In one line, without what the driver appends for its own developers."""
+    text = str(error) or type(error).__name__
+    for end in (", full error:", ", Timeout:", " (configured timeouts:", ", Topology Description"):
+        text = text.partition(end)[0]
+    return text.strip().rstrip(".")

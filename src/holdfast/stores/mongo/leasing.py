@@ -1,0 +1,192 @@
+"""From the head of the line: a look, then one write that takes what is still there."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import StoreCorrupt
+from holdfast.message import Lease
+from holdfast.store import NO_DEADLINE, LeaseAsk
+from holdfast.stores.mongo.browse import of_partitions
+from holdfast.stores.mongo.connections import Connections
+from holdfast.stores.mongo.counts import FIELDS, Deltas
+from holdfast.stores.mongo.layout import DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
+from holdfast.stores.mongo.rows import read_lease, take_lease
+from holdfast.stores.mongo.settling import Known
+
+TRIES = 20
+WINDOWS = 4
+"""Who lost a race for the head of the line looks at one of so many stretches of it."""
+PROMOTE_MAX = 10_000
+"""Delayed messages that one lease call makes ready; more come due in the next calls."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What lies at the head of a line."""
+
+    spec: Doc | None
+    docs: list[Doc]
+    due: int | None
+    """When the first of the delayed is (to be) ready."""
+
+
+class Leasing:
+    def __init__(self, db: Connections) -> None:
+        self._db = db
+
+    def look(self, queue: Known, ask: LeaseAsk, now: int, *, spread: bool) -> Look:
+        """The candidates, in order; the queue as it is now; whether a delayed one is due."""
+        wanted = range(queue.spec.partitions) if ask.partitions is None else ask.partitions
+        skip = random.randrange(WINDOWS) * ask.limit if spread else 0
+        docs: list[Doc] = []
+        look = Look(None, [], None)
+        for of in of_partitions(wanted):
+            look = self._look(queue, of, skip, ask.limit, {"$lte": now})
+            docs += look.docs
+        if len(docs) > ask.limit:
+            docs.sort(key=lambda doc: (doc["rk"], doc["pl"]))
+        return Look(look.spec, docs[: ask.limit], look.due)
+
+    def anything(self, queue: Known) -> Look:
+        return self._look(queue, None, 0, 1, None)
+
+    def _look(self, queue: Known, of: Any, skip: int, limit: int, due: Any) -> Look:
+        line: Doc = {"q": queue.q, "st": READY}
+        if of is not None:
+            line["pt"] = of
+        delayed: Doc = {"q": queue.q, "st": DELAYED}
+        if due is not None:
+            delayed["av"] = due
+        pipeline: list[Doc] = [{"$match": line}]
+        if of is not None:
+            pipeline.append({"$sort": {"rk": 1, "pl": 1}})
+        if skip:
+            pipeline.append({"$skip": skip})
+        pipeline += [
+            {"$limit": limit},
+            {
+                "$unionWith": {
+                    "coll": self._db.name(QUEUES),
+                    "pipeline": [{"$match": {"_id": queue.spec.name}}],
+                }
+            },
+            {
+                "$unionWith": {
+                    "coll": self._db.name(MESSAGES),
+                    "pipeline": [
+                        {"$match": delayed},
+                        {"$sort": {"av": 1, "sq": 1}},
+                        {"$limit": 1},
+                        {"$project": {"st": 1, "av": 1}},
+                    ],
+                }
+            },
+        ]
+        found = self._db.get(MESSAGES).aggregate(pipeline, batchSize=limit + 3)
+        spec, at, docs = None, None, list[Doc]()
+        for doc in found:
+            if "qid" in doc:
+                spec = doc
+            elif doc["st"] == DELAYED:
+                at = int(doc["av"])
+            else:
+                docs.append(doc)
+        return Look(spec, docs, at)
+
+    def promote(self, queue: Known, now: int) -> tuple[int, Deltas]:
+        """Make ready what is due."""
+        messages = self._db.get(MESSAGES, soon=True)
+        due: Doc = {"q": queue.q, "st": DELAYED, "av": {"$lte": now}}
+        found = messages.find(due, {"_id": 1}).sort([("av", 1), ("sq", 1)]).limit(PROMOTE_MAX)
+        ids = [doc["_id"] for doc in found]
+        n = messages.update_many(
+            {**due, "_id": {"$in": ids}}, {"$set": {"st": READY}}
+        ).modified_count
+        return n, Counter({FIELDS[DELAYED]: -n, FIELDS[READY]: n})
+
+    def claim(
+        self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int
+    ) -> tuple[list[Lease], Deltas]:
+        """Those of the candidates that nobody else took meanwhile."""
+        taken: list[tuple[Doc, Lease]] = []
+        odd: list[Doc] = []
+        for doc in docs:
+            try:
+                taken.append((doc, take_lease(doc, ask, now)))
+            except StoreCorrupt:
+                odd.append(doc)
+        deltas: Deltas = self.set_aside(odd)[1] if odd else Counter()
+        if not taken:
+            return [], deltas
+        messages = self._db.get(MESSAGES)
+        fresh = all("fl" not in doc and "to" not in doc for doc, _ in taken)
+        ids = [doc["_id"] for doc, _ in taken]
+        line: Doc = {"_id": {"$in": ids}, "st": READY, "q": queue.q}
+        if fresh:  # one that had come back meanwhile would not be as it was read
+            line["fl"] = None
+        change = _first(ask, now) if fresh else _again(ask, now)
+        n = messages.update_many(line, change).modified_count
+        deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+        if fresh and n == len(ids):
+            return [lease for _, lease in taken], deltas
+        if not n:
+            return [], deltas
+        mine = {"_id": {"$in": ids}, "tk": ask.token, "st": LEASED}
+        if fresh:
+            won = {doc["_id"] for doc in messages.find(mine, {"_id": 1})}
+            return [lease for doc, lease in taken if doc["_id"] in won], deltas
+        read = {doc["_id"]: doc for doc in messages.find(mine)}
+        return [read_lease(read[id], ask.queue) for id in ids if id in read], deltas
+
+    def hold(self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int) -> tuple[range, Deltas]:
+        line: Doc = {"_id": {"$in": [doc["_id"] for doc in docs]}, "st": READY, "q": queue.q}
+        change = _again(ask, now, NO_DEADLINE)
+        n = self._db.get(MESSAGES).update_many(line, change).modified_count
+        return range(n), Counter({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+
+    def set_aside(self, docs: list[Doc]) -> tuple[int, Deltas]:
+        """What somebody edited into nonsense: out of the way, as it is."""
+        deltas: Deltas = Counter()
+        for doc in docs:
+            known = {"_id": doc["_id"], "st": doc["st"]}
+            change = {"$set": {"st": ODD, "was": doc["st"]}}
+            n = self._db.get(MESSAGES).update_one(known, change).modified_count
+            deltas[FIELDS[doc["st"]]] -= n
+        return len(docs), deltas
+
+
+def _first(ask: LeaseAsk, now: int) -> Doc:
+    held: Doc = {
+        "st": LEASED,
+        "tk": ask.token,
+        "dl": now + ask.timeout_ms,
+        "la": now,
+        "ow": ask.owner,
+        "fl": now,
+    }
+    if ask.batch is not None:
+        held["ba"] = ask.batch
+    return {"$set": held, "$inc": {"at": 1}}
+
+
+def _again(ask: LeaseAsk, now: int, deadline: int | None = None) -> list[Doc]:
+    """For any message: with a time-out of its own, or leased before."""
+    own: Doc = {"$toLong": {"$round": [{"$multiply": ["$to", 1000]}]}}
+    held: Doc = {
+        "st": LEASED,
+        "tk": {"$literal": ask.token},
+        "dl": {"$add": [now, {"$ifNull": [own, ask.timeout_ms]}]},
+        "la": now,
+        "ow": {"$literal": ask.owner},
+        "fl": {"$ifNull": ["$fl", now]},
+        "at": {"$add": ["$at", 1]},
+    }
+    if deadline is not None:
+        held["dl"] = deadline
+    if ask.batch is not None:
+        held["ba"] = {"$literal": ask.batch}
+    return [{"$set": held}, {"$unset": "vb"}]

@@ -1,0 +1,207 @@
+"""Messages to documents and back. On the hot path of every batch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from bson import Timestamp
+
+from holdfast.backoff import Backoff
+from holdfast.errors import StoreCorrupt
+from holdfast.message import NO_HISTORY, PRIORITY_MAX, Finished, History, Lease, Message, is_dlq
+from holdfast.payload import JSON
+from holdfast.store import LeaseAsk
+from holdfast.stores.mongo.layout import DELAYED, READY, Doc
+from holdfast.stores.rows import encode_json, write_history
+
+ID = 36
+TOKEN_TAIL = 12
+TICK = Timestamp(0, 0)
+"""In a new document the server writes its own next tick in place of this: unique, and growing."""
+
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_history = msgspec.json.Decoder(History).decode
+_backoff = msgspec.json.Decoder(dict[str, Any]).decode
+_result = msgspec.json.decode
+
+
+class Row(msgspec.Struct, gc=False):
+    """What makes a message of a document; anything of another type is nonsense."""
+
+    key: str = msgspec.field(name="_id")
+    pt: int
+    pr: int
+    ea: int
+    av: int
+    at: int
+    bd: bytes
+    ky: str | None = None
+    ty: str | None = None
+    ct: str | None = None
+    hd: str | None = None
+    to: float | None = None
+    mx: int | None = None
+    bo: str | None = None
+    hi: str | None = None
+    fl: int | None = None
+
+
+class Held(msgspec.Struct, gc=False):
+    tk: str
+    dl: int
+    la: int
+    ow: str
+
+
+NONSENSE = (msgspec.ValidationError, msgspec.DecodeError, TypeError, ValueError)
+
+
+def key_of(home: int, id: str) -> str:
+    return f"{home}/{id}"
+
+
+def number(tick: Timestamp) -> int:
+    return tick.time << 32 | tick.inc
+
+
+def tick(number: int) -> Timestamp:
+    number = max(0, min(number, 2**64 - 1))
+    return Timestamp(number >> 32, number & 0xFFFFFFFF)
+
+
+def token_of(base: str, id: str) -> str:
+    """A lease call's token makes one for each message."""
+    return f"{base}.{id[-TOKEN_TAIL:]}"
+
+
+def base_of(token: str, id: str) -> str:
+    """The lease call's; one that no call has if the token is not this message's."""
+    base, _, tail = token.rpartition(".")
+    return base if tail == id[-TOKEN_TAIL:] else ""
+
+
+def write_message(message: Message, home: int, q: int, now: int) -> Doc:
+    lane = 0 if is_dlq(message.queue) else message.priority
+    doc: Doc = {
+        "_id": f"{home}/{message.id}",
+        "q": q,
+        "st": READY if message.available_at <= now else DELAYED,
+        "pt": message.partition,
+        "rk": PRIORITY_MAX - lane,
+        "pl": TICK,
+        "sq": TICK,
+        "pr": message.priority,
+        "ea": message.enqueued_at,
+        "av": message.available_at,
+        "at": message.attempts,
+        "bd": message.body,
+    }
+    if message.key is not None:
+        doc["ky"] = message.key
+    if message.type is not None:
+        doc["ty"] = message.type
+    if message.content_type != JSON:
+        doc["ct"] = message.content_type
+    if message.headers:
+        doc["hd"] = encode_json(message.headers)
+    if message.ack_timeout is not None:
+        doc["to"] = message.ack_timeout
+    if message.max_attempts is not None:
+        doc["mx"] = message.max_attempts
+    if message.backoff is not None:
+        doc["bo"] = encode_json(message.backoff.to_dict())
+    if message.first_leased_at is not None:
+        doc["fl"] = message.first_leased_at
+    history = write_history(message.history)
+    if history is not None:
+        doc["hi"] = history
+    return doc
+
+
+def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message:
+    """One that is being leased right now has one attempt more, and this as its first lease if
+    there was none before."""
+    try:
+        row = msgspec.convert(doc, Row)
+        attempts, first = row.at, row.fl
+        if leasing_at is not None:
+            attempts += 1
+            first = first or leasing_at
+        return Message(
+            row.key[-ID:],
+            queue,
+            row.pt,
+            row.pr,
+            row.ky,
+            row.ty,
+            row.bd,
+            row.ct or JSON,
+            _headers(row.hd) if row.hd else {},
+            row.ea,
+            row.av,
+            attempts,
+            row.to,
+            row.mx,
+            Backoff(**_backoff(row.bo)) if row.bo else None,
+            first,
+            _history(row.hi) if row.hi else NO_HISTORY,
+        )
+    except NONSENSE as error:
+        raise StoreCorrupt(
+            f"{queue}: {doc.get('_id')} is not as Holdfast wrote it: {error}"
+        ) from error
+
+
+def take_lease(doc: Doc, ask: LeaseAsk, now: int) -> Lease:
+    message = read_message(doc, ask.queue, now)
+    own = message.ack_timeout
+    deadline = now + (ask.timeout_ms if own is None else round(own * 1000))
+    return Lease(message, token_of(ask.token, message.id), deadline, now, ask.owner)
+
+
+def read_lease(doc: Doc, queue: str) -> Lease:
+    message = read_message(doc, queue)
+    try:
+        held = msgspec.convert(doc, Held)
+    except NONSENSE as error:
+        raise StoreCorrupt(
+            f"{queue}: {doc.get('_id')} is not as Holdfast wrote it: {error}"
+        ) from error
+    return Lease(message, token_of(held.tk, message.id), held.dl, held.la, held.ow)
+
+
+LOGGED = (
+    "q", "pt", "sq", "pr", "ky", "ty", "ct", "hd", "bd", "ea", "av", "at", "to", "mx", "bo", "hi",
+    "fl", "tk", "la", "ow", "er",
+)  # fmt: skip
+"""What goes from a message into its log row."""
+
+
+def write_log(doc: Doc, now: int, status: str, verb: str, wall_ms: int) -> Doc:
+    row = {name: doc[name] for name in LOGGED if name in doc}
+    row["_id"] = log_key(doc["q"], doc["_id"][-ID:])
+    row["fa"] = now
+    row["ss"] = status
+    row["vb"] = verb
+    row["on"] = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return row
+
+
+def log_key(q: int, id: str) -> str:
+    return f"{q}/{id}"
+
+
+def read_finished(doc: Doc, queue: str) -> Finished:
+    message = read_message(doc, queue)
+    result, leased_at = doc.get("rs"), doc.get("la")
+    return Finished(
+        message,
+        doc["ss"],
+        int(doc["fa"]),
+        message.first_leased_at,
+        None if leased_at is None else int(leased_at),
+        doc.get("ow"),
+        None if result is None else _result(result),
+    )

@@ -1,0 +1,292 @@
+"""What a batch of transitions writes, worked out from the documents as they are.
+
+In a transaction nothing can have changed since they were read. On a standalone server each write
+compares once more, and says whether it fitted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from bson import Timestamp
+from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError
+
+from holdfast import clock
+from holdfast.message import PRIORITY_MAX
+from holdfast.store import QueueSpec, Settled, Target, Transition
+from holdfast.stores.mongo.connections import Connections, Session
+from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Deltas
+from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
+from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
+from holdfast.stores.rows import write_history
+
+DUPLICATE = 11000
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A queue as it was last looked up."""
+
+    spec: QueueSpec
+    q: int
+    home: int
+    until: float
+
+
+class Again(Exception):
+    """The log has one of these already: look before you write."""
+
+
+class Settling:
+    """One batch. `work` is run by whoever counts: in a transaction, maybe several times."""
+
+    def __init__(
+        self,
+        db: Connections,
+        moves: Sequence[Transition],
+        now: int,
+        *,
+        careful: bool,
+    ) -> None:
+        self._db = db
+        self._moves = moves
+        self._now = now
+        self._careful = careful
+
+    def work(
+        self, session: Session, known: dict[str, Known | None]
+    ) -> tuple[list[Settled], dict[int, Deltas]]:
+        self._session = session
+        self._known = known
+        self._counts: dict[int, Deltas] = defaultdict(Counter)
+        self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
+        self._done: list[tuple[int, Doc, Doc | None]] = []
+        self._docs = self._read_docs()
+        self._logged = self._read_log()
+        if session is None:
+            answers = [self._alone(n, move) for n, move in enumerate(self._moves)]
+        else:
+            answers = [self._plan(n, move) for n, move in enumerate(self._moves)]
+            self._write()
+        return answers, self._counts
+
+    def _read_docs(self) -> dict[str, Doc]:
+        keys: set[str] = set()
+        for move in self._moves:
+            for name in (move.queue, move.to_queue):
+                if name and (queue := self._known.get(name)):
+                    keys.add(key_of(queue.home, move.id))
+        found = self._db.get(MESSAGES, self._session).find(
+            {"_id": {"$in": list(keys)}}, session=self._session, batch_size=len(keys) + 1
+        )
+        return {doc["_id"]: doc for doc in found}
+
+    def _read_log(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """How those ended that are not there any more; when careful, of all that will end."""
+        wanted: dict[str, tuple[str, str]] = {}
+        for move in self._moves:
+            queue = self._known.get(move.queue)
+            if queue is None:
+                continue
+            gone = key_of(queue.home, move.id) not in self._docs
+            if gone or (self._careful and move.target is Target.DONE):
+                wanted[log_key(queue.q, move.id)] = (move.queue, move.id)
+        if not wanted:
+            return {}
+        found = self._db.get(LOG, self._session).find(
+            {"_id": {"$in": list(wanted)}}, {"tk": 1, "vb": 1}, session=self._session
+        )
+        return {wanted[doc["_id"]]: (doc.get("tk", ""), doc.get("vb", "")) for doc in found}
+
+    def _plan(self, n: int, move: Transition) -> Settled:
+        queue = self._known.get(move.queue)
+        if queue is None:
+            return Settled.STALE
+        key = key_of(queue.home, move.id)
+        doc = self._docs.get(key)
+        if doc is None or doc.get("q") != queue.q or not _fits(doc, move):
+            return self._lost(doc, move)
+        match move.target:
+            case Target.LEASED:
+                self._update(doc, move, {"dl": move.deadline})
+            case Target.WAITING:
+                return self._put_back(doc, queue, move)
+            case Target.DONE:
+                self._finish(n, doc, queue, move)
+        return Settled.APPLIED
+
+    def _lost(self, doc: Doc | None, move: Transition) -> Settled:
+        last: tuple[Any, Any] | None = self._logged.get((move.queue, move.id))
+        if doc is not None:
+            last = (doc.get("tk"), doc.get("vb"))
+        if last is None or move.token is None:
+            return Settled.STALE
+        same = last == (base_of(move.token, move.id), move.verb.value)
+        return Settled.ALREADY if same else Settled.STALE
+
+    def _put_back(self, doc: Doc, queue: Known, move: Transition) -> Settled:
+        to = self._known.get(move.to_queue)
+        if to is None:
+            return Settled.STALE
+        key = key_of(to.home, move.id)
+        if key != doc["_id"] and key in self._docs:
+            return Settled.STALE
+        state = READY if move.available_at <= self._now else DELAYED
+        self._counts[queue.q][FIELDS[doc["st"]]] -= 1
+        self._counts[to.q][FIELDS[state]] += 1
+        self._counts[to.q][WOKEN] = 1
+        change: Doc = {
+            "q": to.q,
+            "st": state,
+            "rk": PRIORITY_MAX - move.lane,
+            "av": move.available_at,
+            "at": move.attempts,
+            "vb": move.verb.value,
+            "ua": self._now,
+        }
+        history = write_history(move.history)
+        if history is not None and move.history is not None:
+            change["hi"] = history
+            if move.history.errors:
+                change["er"] = move.history.errors[-1].message
+        remove = [name for name in ("ba", *(("tk",) if move.token is None else ())) if name in doc]
+        if not move.tail and to.q != queue.q:
+            change["pl"] = doc["sq"]
+        if key != doc["_id"]:
+            self._move_home(doc, key, change, remove, tail=move.tail)
+        else:
+            self._update(doc, move, change, remove, tail=move.tail)
+        return Settled.APPLIED
+
+    def _update(
+        self,
+        doc: Doc,
+        move: Transition,
+        change: Doc,
+        remove: Iterable[str] = (),
+        tail: bool = False,
+    ) -> None:
+        write: Doc = {"$set": change}
+        if remove:
+            write["$unset"] = dict.fromkeys(remove, "")
+        if tail:
+            write["$currentDate"] = {"pl": {"$type": "timestamp"}}
+        self._writes.append(UpdateOne(_guard(doc, move), write))
+        doc.update(change)
+        for name in remove:
+            doc.pop(name, None)
+
+    def _move_home(
+        self, doc: Doc, key: str, change: Doc, remove: Iterable[str], *, tail: bool
+    ) -> None:
+        """To the queue of another home, where it has another key. New first: never in none."""
+        old = doc["_id"]
+        moved = {**doc, **change, "_id": key}
+        for name in remove:
+            moved.pop(name, None)
+        if tail:
+            moved["pl"] = TICK
+        self._writes += [InsertOne(moved), DeleteOne({"_id": old, "tk": doc.get("tk")})]
+        self._docs[key] = moved
+        del self._docs[old]
+
+    def _finish(self, n: int, doc: Doc, queue: Known, move: Transition) -> None:
+        del self._docs[doc["_id"]]
+        self._counts[queue.q][FIELDS[LEASED]] -= 1
+        self._counts[queue.q][DONE] += 1
+        row = None
+        if move.status is not None and (move.queue, move.id) not in self._logged:
+            history = write_history(move.history)
+            if history is not None:
+                doc["hi"] = history
+            row = write_log(doc, self._now, move.status, move.verb.value, clock.wall_ms())
+            if move.result is not None:
+                row["rs"] = move.result
+            self._logged[move.queue, move.id] = (doc["tk"], move.verb.value)
+        self._done.append((n, doc, row))
+
+    def _write(self) -> None:
+        """All of it, as a part of the transaction."""
+        messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
+        if self._writes:
+            messages.bulk_write(self._writes, ordered=True, session=self._session)
+        finish(messages, log, [(doc, row) for _, doc, row in self._done], self._session)
+
+    # Without transactions
+
+    def _alone(self, n: int, move: Transition) -> Settled:
+        """One move by itself, each of its writes comparing again what it relies on."""
+        before = {q: Counter(deltas) for q, deltas in self._counts.items()}
+        self._writes, self._done = [], []
+        answer = self._plan(n, move)
+        messages = self._db.get(MESSAGES)
+        fits = True
+        if len(self._writes) == 2:  # to another home
+            messages.bulk_write(self._writes, ordered=True)
+        elif self._writes:
+            fits = bool(messages.bulk_write(self._writes).matched_count)
+        for _, doc, row in self._done:
+            fits = finish_alone(messages, self._db.get(LOG), doc, row)
+        if fits:
+            return answer
+        self._counts.clear()
+        self._counts.update(before)
+        return Settled.STALE
+
+
+def finish(
+    messages: Collection[Doc],
+    log: Collection[Doc],
+    done: Sequence[tuple[Doc, Doc | None]],
+    session: Session,
+) -> None:
+    """Out of the queue and into the log, as a part of a transaction."""
+    if not done:
+        return
+    messages.delete_many({"_id": {"$in": [doc["_id"] for doc, _ in done]}}, session=session)
+    rows = [row for _, row in done if row is not None]
+    if rows:
+        try:
+            log.insert_many(rows, ordered=False, session=session)
+        except BulkWriteError as error:
+            if all(e["code"] == DUPLICATE for e in error.details["writeErrors"]):
+                raise Again from error
+            raise
+
+
+def finish_alone(
+    messages: Collection[Doc], log: Collection[Doc], doc: Doc, row: Doc | None
+) -> bool:
+    """First into the log, then out of the queue; if the lease was lost between, out of the log.
+
+    Whoever dies between leaves a log row with the token that the message is still held by: see
+    `MongoStore.overdue`.
+    """
+    if row is not None:
+        log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
+    held = {"_id": doc["_id"], "st": LEASED, "tk": doc["tk"]}
+    if messages.delete_one(held).deleted_count:
+        return True
+    if row is not None:
+        log.delete_one({"_id": row["_id"], "tk": doc["tk"]})
+    return False
+
+
+def _fits(doc: Doc, move: Transition) -> bool:
+    if move.token is None:
+        at: Timestamp = doc["pl"]
+        return doc["st"] in (READY, DELAYED) and number(at) == move.place
+    if doc["st"] != LEASED or doc.get("tk") != base_of(move.token, move.id):
+        return False
+    return move.overdue_at is None or doc["dl"] <= move.overdue_at
+
+
+def _guard(doc: Doc, move: Transition) -> Doc:
+    guard: Doc = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
+    if move.overdue_at is not None:
+        guard["dl"] = doc["dl"]
+    return guard

@@ -1,0 +1,821 @@
+"""MongoDB: a message is one document; every move of it is filtered by its state and its token.
+
+What a caller may rely on as one step (a batch that is enqueued or settled, done and its log row)
+is a transaction. A lease is none: whoever dies inside of a transaction leaves its documents
+locked, for a minute, to everybody else. See docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from pymongo.errors import BulkWriteError
+
+from holdfast import clock
+from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.policy import Policy
+from holdfast.store import (
+    Claim,
+    Enqueued,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueSpec,
+    QueueStats,
+    Record,
+    Settled,
+    State,
+    Transition,
+    Verb,
+    View,
+)
+from holdfast.stores import page_of, read_cursor
+from holdfast.stores.mongo import browse, leasing, records, upkeep
+from holdfast.stores.mongo.connections import SOON, Connections, Session, upserted
+from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, Gone, Slot
+from holdfast.stores.mongo.joined import joined
+from holdfast.stores.mongo.layout import (
+    CLAIMS,
+    COUNTS,
+    DELAYED,
+    EVENTS,
+    INDEXES,
+    LEASED,
+    LOG,
+    MESSAGES,
+    META,
+    ODD,
+    QUEUES,
+    READY,
+    RECORDS,
+    TASKS,
+    VERSION,
+    Doc,
+    tasks,
+)
+from holdfast.stores.mongo.rows import (
+    base_of,
+    key_of,
+    log_key,
+    number,
+    read_lease,
+    read_message,
+    write_log,
+    write_message,
+)
+from holdfast.stores.mongo.settling import DUPLICATE, Again, Known, Settling, finish, finish_alone
+from holdfast.stores.mongo.url import Where, where
+from holdfast.stores.mongo.wake import NEWS, Subscription, Wake
+
+SPEC_S = 0.25
+"""How long a queue's settings are remembered: another process's change arrives that late. Whether
+it is paused, and whether it exists, is read anew by every lease and every enqueue."""
+STEP = 1000
+"""Documents that one write takes of what may be many."""
+EVENTS_KEPT = 1000
+
+T = TypeVar("T")
+Names = Iterable[str]
+Work = Callable[[Session, dict[str, Known | None]], tuple[T, dict[int, Deltas]]]
+
+
+def open_url(url: str) -> MongoStore:
+    return MongoStore(where(url))
+
+
+class MongoStore:
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._db = Connections(where)
+        self._counts = Counts(self._db)
+        self._waking = (os.getpid(), Wake(self._db))
+        self._known: dict[str, Known] = {}
+        self._id = ""
+        self._leasing = leasing.Leasing(self._db)
+
+    @property
+    def _wake(self) -> Wake:
+        """A process that was forked off has none of its parent's threads, and needs its own."""
+        if self._waking[0] != os.getpid():
+            self._waking = (os.getpid(), Wake(self._db))
+        return self._waking[1]
+
+    def migrate(self) -> None:
+        with self._db.translated():
+            meta = self._db.get(META)
+            found = meta.find_one({"_id": "schema"})
+            if found is None:
+                self._make()
+                mine = {"version": VERSION, "store": secrets.token_hex(8)}
+                found = upserted(meta, {"_id": "schema"}, {"$setOnInsert": mine})
+        version = found.get("version")
+        if not isinstance(version, int) or not isinstance(found.get("store"), str):
+            raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
+        if version > VERSION:
+            raise SchemaTooNew(
+                f"{self._where.shown} has layout {version}, this Holdfast knows {VERSION}: "
+                "pip install --upgrade holdfast"
+            )
+        self._id = found["store"]
+
+    def _make(self) -> None:
+        """In several steps, each of which may be repeated. The write that then says that all is
+        there waits for them as well."""
+        database = self._db.client.get_database(self._where.database, write_concern=SOON)
+        for kind in (CLAIMS, RECORDS, EVENTS):
+            upkeep.make_collection(database, self._db.name(kind))
+        for kind, indexes in INDEXES.items():
+            self._db.get(kind, soon=True).create_indexes(indexes)
+        view = tasks(self._db.name(QUEUES), self._db.name(LOG))
+        upkeep.make_collection(
+            database, self._db.name(TASKS), viewOn=self._db.name(MESSAGES), pipeline=view
+        )
+
+    def close(self) -> None:
+        self._wake.stop()
+        self._db.close()
+
+    def time(self) -> int:
+        with self._db.translated():
+            said = self._db.database.command("hello")["localTime"]
+        return round(said.timestamp() * 1000)
+
+    # Queues
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        self._known.clear()
+
+        def put(session: Session) -> bool:
+            queues = self._db.get(QUEUES, session)
+            stored = {doc["_id"]: doc for doc in queues.find({}, session=session)}
+            revisions = {name: doc["revision"] for name, doc in stored.items()}
+            if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
+                return False
+            for spec in specs:
+                change = _written(spec)
+                if spec.name in stored:
+                    known = {"_id": spec.name, "revision": spec.revision}
+                    if not queues.update_one(
+                        known, {"$set": change}, session=session
+                    ).matched_count:
+                        return False  # on a standalone server, where others come in between
+                    gate = {"_id": f"{stored[spec.name]['qid']}/gate/0"}
+                    self._db.get(COUNTS, session).update_one(
+                        gate, {"$inc": {WOKEN: 1}}, session=session
+                    )
+                else:
+                    stored[spec.name] = self._new_queue(spec.name, change, stored, session)
+            return True
+
+        done = self._db.tx(put)
+        self._known.clear()
+        self._tell(spec.name for spec in specs)
+        return done
+
+    def _new_queue(self, name: str, change: Doc, stored: dict[str, Doc], session: Session) -> Doc:
+        """With a number of its own, so that nothing of one that had its name before is taken for
+        its own; and the home of its source or its dead-letter queue."""
+        meta = self._db.get(META, session)
+        last = upserted(meta, {"_id": "queues"}, {"$inc": {"last": 1}}, session)
+        q = last["last"]
+        sibling = stored.get(home_of(name) if is_dlq(name) else name + DLQ_SUFFIX)
+        doc = {"_id": name, "qid": q, "home": sibling["home"] if sibling else q, **change}
+        self._db.get(COUNTS, session).insert_many(self._counts.new_gates(q), session=session)
+        self._db.get(QUEUES, session).insert_one(doc, session=session)
+        return doc
+
+    def get_queue(self, name: str) -> QueueSpec | None:
+        known = self._look_up(name)
+        return known.spec if known else None
+
+    def queues(self) -> list[QueueSpec]:
+        with self._db.translated():
+            found = self._db.get(QUEUES).find({}).sort("_id", 1)
+            return [_spec(doc) for doc in found]
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        self._known.clear()
+
+        def delete(session: Session) -> list[int] | None:
+            queues, counts = (self._db.get(kind, session) for kind in (QUEUES, COUNTS))
+            found = list(queues.find({"_id": {"$in": list(names)}}, session=session))
+            qs = [doc["qid"] for doc in found]
+            if only_empty and any(self._holds(q, session) for q in qs):
+                return None
+            if qs:
+                graves = [{"_id": f"gone/{q}", "q": q, "on": clock.wall_ms()} for q in qs]
+                self._db.get(META, session).insert_many(graves, session=session)
+                queues.delete_many({"qid": {"$in": qs}}, session=session)
+                counts.delete_many({"q": {"$in": qs}}, session=session)
+            return qs
+
+        gone = self._db.tx(delete)
+        self._known.clear()
+        for q in gone or ():
+            with self._db.translated():
+                upkeep.drop_all(self._db, q)
+        return gone is not None
+
+    def _holds(self, q: int, session: Session) -> bool:
+        messages = self._db.get(MESSAGES, session)
+        return any(
+            messages.find_one({"q": q, "st": state}, {"_id": 1}, session=session)
+            for state in (READY, DELAYED, LEASED)
+        )
+
+    # Messages
+
+    def enqueue(
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
+    ) -> list[Enqueued]:
+        if not messages:
+            return []
+        names = {message.queue for message in messages}
+        careful = within is not None
+
+        def store(
+            session: Session, known: dict[str, Known | None]
+        ) -> tuple[list[Enqueued], dict[int, Deltas]]:
+            queues = {name: _there(name, queue) for name, queue in known.items()}
+            if receipt is not None and not records.note(
+                self._db.get(RECORDS, session), "receipt", receipt, b"", now, session
+            ):
+                return [Enqueued.HELD] * len(messages), {}
+            docs = [
+                write_message(message, queues[message.queue].home, queues[message.queue].q, now)
+                for message in messages
+            ]
+            stored = self._insert(docs, careful, session)
+            counts: dict[int, Deltas] = {queue.q: Counter() for queue in queues.values()}
+            for doc, new in zip(docs, stored, strict=True):
+                if new:
+                    counts[doc["q"]][FIELDS[doc["st"]]] += 1
+                    counts[doc["q"]][WOKEN] = 1
+            return [Enqueued.STORED if new else Enqueued.HELD for new in stored], counts
+
+        try:
+            answers = self._counted(names, now, store, within)
+        except Again:
+            careful = True
+            answers = self._counted(names, now, store, within)
+        if within is None:
+            self._tell(names)
+        return answers
+
+    def _insert(self, docs: list[Doc], careful: bool, session: Session) -> list[bool]:
+        """Whether each was new; of one id twice, the first is."""
+        messages = self._db.get(MESSAGES, session)
+        held: set[str] = set()
+        if careful:
+            keys = [doc["_id"] for doc in docs]
+            found = messages.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
+            held = {doc["_id"] for doc in found}
+        stored: list[bool] = []
+        for doc in docs:
+            stored.append(doc["_id"] not in held)
+            if careful:
+                held.add(doc["_id"])
+        new = [doc for doc, is_new in zip(docs, stored, strict=True) if is_new]
+        try:
+            if new:
+                messages.insert_many(new, ordered=False, session=session)
+        except BulkWriteError as error:
+            failed = {e["index"]: e["code"] for e in error.details["writeErrors"]}
+            if set(failed.values()) != {DUPLICATE}:
+                raise
+            if session is not None:  # which has ended the transaction
+                raise Again from error
+            at = iter(range(len(new)))
+            return [is_new and next(at) not in failed for is_new in stored]
+        return stored
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        return self._lease(ask, now, self._leasing.claim)
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        held = 0
+        while held < ask.limit:
+            part = msgspec.structs.replace(ask, limit=min(STEP, ask.limit - held))
+            n = len(self._lease(part, now, self._leasing.hold))
+            held += n
+            if not n:
+                break
+        return held
+
+    def _lease(
+        self, ask: LeaseAsk, now: int, claim: Callable[[Known, LeaseAsk, list[Doc], int], Any]
+    ) -> Any:
+        spread = False
+        for _ in range(leasing.TRIES):
+            queue = self._must_exist(ask.queue)
+            with self._db.translated():
+                look = self._leasing.look(queue, ask, now, spread=spread)
+            if look.spec is None or look.spec["qid"] != queue.q:
+                self._known.clear()
+                self._must_exist(ask.queue)
+                continue
+            if look.spec["paused"]:
+                return []
+            if look.spec["partitions"] != queue.spec.partitions:
+                self._known.clear()
+                continue
+            if look.due:
+                self._moving(queue, now, lambda q: self._leasing.promote(q, now))
+                continue
+            if not look.docs:
+                if not spread:
+                    return []
+                spread = False
+                continue
+            won = self._moving(queue, now, lambda q, docs=look.docs: claim(q, ask, docs, now))
+            if won:
+                return won
+            spread = True
+        return []
+
+    def _moving(self, queue: Known, now: int, move: Callable[[Known], tuple[T, Deltas]]) -> T:
+        """Many messages at once, outside of a transaction."""
+
+        def work(_: Session, known: dict[str, Known | None]) -> tuple[T, dict[int, Deltas]]:
+            there = _there(queue.spec.name, known[queue.spec.name])
+            answer, deltas = move(there)
+            return answer, {there.q: deltas}
+
+        return self._counted([queue.spec.name], now, work, marked=True)
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        self._must_exist(queue)
+        done = 0
+        while done < limit:
+            n = self._finish(queue, batch, min(STEP, limit - done), now, status)
+            done += n
+            if not n:
+                break
+        return done
+
+    def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        careful = False
+
+        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
+            q = _there(queue, known[queue]).q
+            messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
+            held = list(
+                messages.find({"ba": batch, "q": q, "st": LEASED}, session=session)
+                .sort("_id", 1)
+                .limit(limit)
+            )
+            logged: set[str] = set()
+            if careful:
+                keys = [log_key(q, doc["_id"][-36:]) for doc in held]
+                found = log.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
+                logged = {doc["_id"] for doc in found}
+            done: list[tuple[Doc, Doc | None]] = []
+            for doc in held:
+                row = None
+                if status is not None and log_key(q, doc["_id"][-36:]) not in logged:
+                    row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
+                done.append((doc, row))
+            if session is None:
+                n = sum(finish_alone(messages, log, doc, row) for doc, row in done)
+            else:
+                finish(messages, log, done, session)
+                n = len(done)
+            return len(held), {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
+
+        try:
+            return self._counted([queue], now, work)
+        except Again:
+            careful = True
+            return self._counted([queue], now, work)
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        if not moves:
+            return []
+        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        try:
+            answers = self._settle(moves, now, names, within, careful=within is not None)
+        except Again:
+            answers = self._settle(moves, now, names, within, careful=True)
+        if within is None:
+            self._tell({move.to_queue for move in moves} - {""})
+        return answers
+
+    def _settle(
+        self, moves: Sequence[Transition], now: int, names: set[str], within: Any, *, careful: bool
+    ) -> list[Settled]:
+        settling = Settling(self._db, moves, now, careful=careful)
+        return self._counted(names, now, settling.work, within)
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        q = self._must_exist(queue).q
+        with self._db.translated():
+            late = (
+                self._db.get(MESSAGES)
+                .find({"q": q, "st": LEASED, "dl": {"$lte": now}})
+                .sort([("dl", 1), ("sq", 1)])
+                .limit(limit)
+            )
+            leases = self._readable(queue, late, read_lease, now)
+            if self._db.has_transactions or not leases:
+                return leases
+        return self._unfinished(queue, leases, now)
+
+    def _unfinished(self, queue: str, leases: list[Lease], now: int) -> list[Lease]:
+        """Of a standalone server: those in the log were done, and only have to be taken out."""
+        known = self._must_exist(queue)
+        with self._db.translated():
+            keys = {log_key(known.q, lease.id): lease for lease in leases}
+            rows = self._db.get(LOG).find({"_id": {"$in": list(keys)}}, {"tk": 1})
+            done = {
+                keys[row["_id"]].id
+                for row in rows
+                if row["tk"] == base_of(keys[row["_id"]].token, keys[row["_id"]].id)
+            }
+        for lease in leases:
+            if lease.id in done:
+                held = {
+                    "_id": key_of(known.home, lease.id),
+                    "st": LEASED,
+                    "tk": base_of(lease.token, lease.id),
+                }
+
+                def drop(there: Known, held: Doc = held) -> tuple[None, Deltas]:
+                    n = self._db.get(MESSAGES).delete_one(held).deleted_count
+                    return None, Counter({FIELDS[LEASED]: -n, DONE: n})
+
+                self._moving(known, now, drop)
+        return [lease for lease in leases if lease.id not in done]
+
+    def _readable(
+        self, queue: str, docs: Iterable[Doc], read: Callable[[Doc, str], T], now: int
+    ) -> list[T]:
+        """What can be read; the rest is set aside, for `holdfast doctor` to show."""
+        good: list[T] = []
+        for doc in docs:
+            try:
+                good.append(read(doc, queue))
+            except StoreCorrupt:
+                known = self._must_exist(queue)
+                self._moving(known, now, lambda _, doc=doc: self._leasing.set_aside([doc]))
+        return good
+
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        known = self._must_exist(queue)
+        with self._db.translated():
+            asked: Doc = {"ba": batch, "q": known.q, "st": LEASED}
+            if after:
+                asked["_id"] = {"$gt": key_of(known.home, after)}
+            found = self._db.get(MESSAGES).find(asked).sort("_id", 1).limit(limit)
+            return [read_lease(doc, queue) for doc in found]
+
+    # Looking
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        cursor, known = read_cursor(after), self._must_exist(view.queue)
+        at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
+        with self._db.translated():
+            end = self._end()
+            rows = browse.page(at, view, known.q, known.spec.partitions, cursor, limit + 1, now)
+        return page_of(rows, view, limit, end)
+
+    def _end(self) -> int:
+        """The end of every line: the last tick that the server gave."""
+        if self._db.has_transactions:
+            with self._db.client.start_session() as session:
+                self._db.database.command("ping", session=session)
+                if session.operation_time is not None:
+                    return number(session.operation_time)
+        now: Doc = {"$currentDate": {"at": {"$type": "timestamp"}}}
+        ticked = upserted(self._db.get(META, soon=True), {"_id": "tick"}, now)
+        return number(ticked["at"])
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        known = self._must_exist(view.queue)
+        at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
+        with self._db.translated():
+            n = browse.count(at, view, known.q, now)
+            return browse.split(at, view, known.q, known.spec.partitions, parts, now, n)
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        home = self._must_exist(queue).home
+        names = {
+            known.q: name
+            for name in (home_of(queue), dlq_of(queue))
+            if (known := self._look_up(name))
+        }
+        docs: list[Doc] = []
+        with self._db.translated():
+            for start in range(0, len(ids), STEP):
+                keys = [key_of(home, id) for id in ids[start : start + STEP]]
+                docs += self._db.get(MESSAGES).find({"_id": {"$in": keys}})
+        there = [doc for doc in docs if doc.get("q") in names and doc.get("st") != ODD]
+        return [read_message(doc, names[doc["q"]]) for doc in there]
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        with self._db.translated():
+            docs = {doc["_id"]: doc for doc in self._db.get(QUEUES).find({})}
+            for name in queues:
+                if name not in docs:
+                    raise QueueNotFound(f"no queue {name!r}")
+            qs = {doc["qid"] for doc in docs.values()}
+            sums = self._counts.sums(qs)
+            return [self._stats(_known(docs[name]), docs, sums, now) for name in queues]
+
+    def _stats(
+        self, known: Known, docs: dict[str, Doc], sums: dict[int, Doc], now: int
+    ) -> QueueStats:
+        at = self._db.get(MESSAGES)
+        due, oldest = upkeep.heads(at, known.q, known.spec.partitions, now)
+        mine = sums.get(known.q, {})
+        dlq, dead = docs.get(dlq_of(known.spec.name)), 0
+        if dlq is not None and not is_dlq(known.spec.name):
+            dead = sum(int(sums.get(dlq["qid"], {}).get(name, 0)) for name in FIELDS.values())
+        return QueueStats(
+            queue=known.spec.name,
+            ready=int(mine.get(FIELDS[READY], 0)) + due,
+            delayed=int(mine.get(FIELDS[DELAYED], 0)) - due,
+            leased=int(mine.get(FIELDS[LEASED], 0)),
+            dead=dead,
+            done=int(mine.get(DONE, 0)),
+            oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
+            paused=known.spec.paused,
+        )
+
+    # Upkeep
+
+    def trim(
+        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
+    ) -> int:
+        with self._db.translated():
+            return upkeep.trim(self._db.get(LOG), self._must_exist(queue).q, before, keep, limit)
+
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """Put the counts right, end what deleting a queue began, keep the log's own time-out."""
+        self._counts.repair(now)
+        self._counts.fold(now)
+        with self._db.translated():
+            upkeep.bury(self._db)
+            upkeep.expire(self._db, None if log_before is None else now - log_before)
+
+    def purge(self, queue: str, limit: int) -> int:
+        dropped = 0
+        while dropped < limit:
+            n = self._purge(queue, min(STEP, limit - dropped))
+            dropped += n
+            if not n:
+                break
+        return dropped
+
+    def _purge(self, queue: str, limit: int) -> int:
+        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
+            q = _there(queue, known[queue]).q
+            messages, deltas = self._db.get(MESSAGES, session), Deltas()
+            for state in (READY, DELAYED):
+                left = limit + sum(deltas.values())
+                if left > 0:
+                    found = messages.find({"q": q, "st": state}, {"_id": 1}, session=session)
+                    ids = [doc["_id"] for doc in found.limit(left)]
+                    gone = messages.delete_many({"_id": {"$in": ids}, "st": state}, session=session)
+                    deltas[FIELDS[state]] -= gone.deleted_count
+            return -sum(deltas.values()), {q: deltas}
+
+        return self._counted([queue], clock.wall_ms(), work)
+
+    # Claims, records, events
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        with self._db.translated():
+            return records.claim(self._db.get(CLAIMS), name, owner, ttl_ms, now)
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        with self._db.translated():
+            return records.put(self._db.get(RECORDS), kind, name, value, revision, now)
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        with self._db.translated():
+            return records.read(self._db.get(RECORDS), kind, prefix, after, limit)
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        with self._db.translated():
+            return records.drop(self._db.get(RECORDS), kind, prefix, before, limit)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        with self._db.translated():
+            more = {"$inc": {WOKEN: len(events)}}
+            counts = self._db.get(COUNTS, soon=True)
+            last = upserted(counts, {"_id": f"{NEWS}/events"}, more)[WOKEN]
+            kept = self._db.get(EVENTS)
+            kept.insert_many(
+                {
+                    "_id": last - len(events) + n,
+                    "type": event.type,
+                    "at": event.timestamp,
+                    "payload": msgspec.json.encode(event.payload),
+                }
+                for n, event in enumerate(events, 1)
+            )
+            kept.delete_many({"_id": {"$lte": last - EVENTS_KEPT}})
+        self._wake.tell([NEWS])
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        if after is None:
+            with self._db.translated():
+                newest = self._db.get(EVENTS).find_one({}, {"_id": 1}, sort=[("_id", -1)])
+            after = newest["_id"] if newest else 0
+        return Subscription(self._events, self._wake, after or 0)
+
+    def _events(self, after: int) -> list[Event]:
+        with self._db.translated():
+            found = self._db.get(EVENTS).find({"_id": {"$gt": after}}).sort("_id", 1).limit(1000)
+            return [
+                Event(d["type"], int(d["at"]), msgspec.json.decode(d["payload"]), d["_id"])
+                for d in found
+            ]
+
+    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+        known = [self._must_exist(name) for name in queues]
+        seen = self._wake.watch([queue.q for queue in known])
+        ahead = [timeout]
+        with self._db.translated():
+            for queue in known:
+                look = self._leasing.anything(queue)
+                if look.spec is None:
+                    self._known.clear()
+                    raise QueueNotFound(f"no queue {queue.spec.name!r}")
+                if look.spec["paused"]:
+                    continue
+                if look.docs or (look.due is not None and look.due <= now):
+                    return
+                if look.due is not None:
+                    ahead.append((look.due - now) / 1000)
+        self._wake.wait(seen, min(ahead))
+
+    def look(self) -> dict[str, Any]:
+        """What an operator wants to know of the server; see `holdfast doctor`."""
+        with self._db.translated():
+            return upkeep.look(self._db)
+
+    # How everything is counted
+
+    def _counted(
+        self, names: Names, now: int, work: Work[T], within: Any = None, *, marked: bool = False
+    ) -> T:
+        """Run `work`, which says how its queues' counts change, and count that with it."""
+        if within is not None:
+            return self._joined(sorted(names), now, work, within)
+        while True:
+            known = {name: self._look_up(name) for name in sorted(names)}
+            with ExitStack() as given:
+                slots: dict[int, Slot] = {}
+                for name, queue in known.items():
+                    slot = queue and self._slot(queue, name, now)
+                    if queue and slot:
+                        slots[queue.q] = slot
+                    else:
+                        known[name] = None
+                try:
+                    answer = self._run(work, known, slots, now, marked)
+                except Gone as gone:
+                    slots.pop(gone.slot.q)
+                    self._known.clear()
+                    continue
+                finally:
+                    for slot in slots.values():
+                        given.callback(self._counts.give, slot)
+                return answer
+
+    def _slot(self, queue: Known, name: str, now: int) -> Slot | None:
+        with self._db.translated():
+            slot = self._counts.take(queue.q, name, now)
+        if slot is None:
+            self._known.pop(name, None)
+        return slot
+
+    def _run(
+        self,
+        work: Work[T],
+        known: dict[str, Known | None],
+        slots: dict[int, Slot],
+        now: int,
+        marked: bool,
+    ) -> T:
+        with self._db.translated():
+            if marked or not self._db.has_transactions:
+                return self._run_marked(work, known, slots, now)
+
+            def whole(session: Session) -> T:
+                answer, counts = work(session, known)
+                for q, slot in slots.items():
+                    self._counts.add(slot, counts.get(q, Counter()), now, session)
+                return answer
+
+            return self._db.tx(whole)
+
+    def _run_marked(
+        self, work: Work[T], known: dict[str, Known | None], slots: dict[int, Slot], now: int
+    ) -> T:
+        call = secrets.token_hex(8)
+        for queue in known.values():
+            if queue is None:
+                continue
+            while not self._counts.mark(slots[queue.q], call, now):
+                fresh = self._counts.take(queue.q, queue.spec.name, now)
+                if fresh is None:
+                    raise Gone(slots[queue.q])
+                slots[queue.q] = fresh
+        answer, counts = work(None, known)
+        for q, slot in slots.items():
+            self._counts.unmark(slot, call, counts.get(q, Counter()), now)
+        return answer
+
+    def _joined(self, names: list[str], now: int, work: Work[T], within: Any) -> T:
+        """In the caller's own transaction: what it writes, it commits."""
+        with joined(within, self._db, self._id) as session:
+            docs = self._db.get(QUEUES, session).find({"_id": {"$in": names}}, session=session)
+            found = {doc["_id"]: _known(doc) for doc in docs}
+            known = {name: found.get(name) for name in names}
+            answer, counts = work(session, known)
+            for queue in found.values():
+                gate = self._counts.gate(queue.q)
+                self._counts.add(gate, counts.get(queue.q, Counter()), now, session)
+            return answer
+
+    def _tell(self, names: Iterable[str]) -> None:
+        """Those who wait in this process need no stream to hear of it."""
+        known = [self._known.get(name) for name in names]
+        self._wake.tell([queue.q for queue in known if queue])
+
+    def _look_up(self, name: str) -> Known | None:
+        known = self._known.get(name)
+        if known is not None and known.until > clock.monotonic():
+            return known
+        with self._db.translated():
+            doc = self._db.get(QUEUES).find_one({"_id": name})
+        if doc is None:
+            self._known.pop(name, None)
+            return None
+        known = self._known[name] = _known(doc)
+        return known
+
+    def _must_exist(self, name: str) -> Known:
+        return _there(name, self._look_up(name))
+
+
+def _there(name: str, known: Known | None) -> Known:
+    if known is None:
+        raise QueueNotFound(f"no queue {name!r}")
+    return known
+
+
+def _known(doc: Doc) -> Known:
+    return Known(_spec(doc), doc["qid"], doc["home"], clock.monotonic() + SPEC_S)
+
+
+def _written(spec: QueueSpec) -> Doc:
+    return {
+        "partitions": spec.partitions,
+        "policy": msgspec.json.encode(spec.policy.to_dict()).decode(),
+        "paused": spec.paused,
+        "created_at": spec.created_at,
+        "revision": spec.revision + 1,
+    }
+
+
+def _spec(doc: Doc) -> QueueSpec:
+    try:
+        return QueueSpec(
+            doc["_id"],
+            int(doc["partitions"]),
+            _policy(doc["policy"]),
+            bool(doc["paused"]),
+            int(doc["created_at"]),
+            int(doc["revision"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"{doc['_id']}: its settings were not written by Holdfast") from error
+
+
+@lru_cache(maxsize=1000)
+def _policy(stored: str) -> Policy:
+    return Policy.from_dict(msgspec.json.decode(stored))

@@ -1,0 +1,151 @@
+"""Work on many documents, in steps; and what an operator is shown."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import CollectionInvalid, OperationFailure
+
+from holdfast import clock
+from holdfast.stores.mongo.connections import Connections
+from holdfast.stores.mongo.layout import (
+    DELAYED,
+    LEASED,
+    LOG,
+    MESSAGES,
+    META,
+    ODD,
+    READY,
+    SOUND,
+    Doc,
+)
+from holdfast.stores.mongo.rows import number
+
+STEP = 5000
+GRAVE_MS = 3_600_000
+"""How long what was deleted is looked for again: a transaction may have been open meanwhile."""
+EXPIRED = "expired"
+SHOWN = 10
+
+
+def make_collection(database: Database[Doc], name: str, **options: Any) -> None:
+    try:
+        database.create_collection(name, check_exists=False, **options)
+    except CollectionInvalid:
+        return
+    except OperationFailure as error:
+        if error.code != 48:  # somebody else has just made it
+            raise
+
+
+def drop_all(db: Connections, q: int) -> int:
+    """All that a queue held that is gone, in steps."""
+    dropped = 0
+    for kind, states in ((MESSAGES, (READY, DELAYED, LEASED)), (LOG, (None,))):
+        at = db.get(kind)
+        for state in states:
+            asked: Doc = {"q": q} if state is None else {"q": q, "st": state}
+            while ids := [doc["_id"] for doc in at.find(asked, {"_id": 1}).limit(STEP)]:
+                dropped += at.delete_many({"_id": {"$in": ids}, "q": q}).deleted_count
+    return dropped
+
+
+def bury(db: Connections) -> None:
+    meta = db.get(META)
+    for grave in list(meta.find({"_id": {"$gte": "gone/", "$lt": "gone0"}})):
+        drop_all(db, grave["q"])
+        if clock.wall_ms() - grave["on"] > GRAVE_MS:
+            meta.delete_one({"_id": grave["_id"]})
+
+
+def trim(log: Collection[Doc], q: int, before: int | None, keep: int | None, limit: int) -> int:
+    order = [("fa", 1), ("sq", 1)]
+    over: tuple[int, int] | None = None
+    if keep is not None:
+        newest = log.find({"q": q}, {"fa": 1, "sq": 1}).sort([(name, -1) for name, _ in order])
+        for doc in newest.skip(keep).limit(1):
+            over = (int(doc["fa"]), number(doc["sq"]))
+    if over is None and before is None:
+        return 0
+    ids: list[str] = []
+    for doc in log.find({"q": q}, {"fa": 1, "sq": 1}).sort(order).limit(limit):
+        old = before is not None and doc["fa"] < before
+        if not old and (over is None or (int(doc["fa"]), number(doc["sq"])) > over):
+            break
+        ids.append(doc["_id"])
+    return log.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+
+
+def expire(db: Connections, kept_ms: int | None) -> None:
+    """The log's TTL index: the net below the sweeper, an hour later than it. By the clock on the
+    wall, whatever time the rows themselves bear."""
+    log = db.get(LOG)
+    found = {index["name"]: index for index in log.list_indexes()}.get(EXPIRED)
+    if kept_ms is None:
+        if found is not None:
+            log.drop_index(EXPIRED)
+        return
+    seconds = min(kept_ms // 1000 + 3600, 2**31 - 1)
+    if found is None:
+        log.create_index([("on", 1)], name=EXPIRED, expireAfterSeconds=seconds)
+    elif found.get("expireAfterSeconds") != seconds:
+        db.database.command(
+            "collMod", log.name, index={"name": EXPIRED, "expireAfterSeconds": seconds}
+        )
+
+
+def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, int | None]:
+    """How many delayed messages are due, and when the oldest at the head of a lane was enqueued."""
+    first: dict[tuple[int, int], tuple[int, int]] = {}
+    due = 0
+    late: list[Doc] = [
+        {"$match": {"q": q, "st": DELAYED, "av": {"$lte": now}}},
+        {"$sort": {"pl": 1}},
+        {
+            "$group": {
+                "_id": {"pt": "$pt", "rk": "$rk"},
+                "n": {"$sum": 1},
+                "pl": {"$first": "$pl"},
+                "ea": {"$first": "$ea"},
+            }
+        },
+    ]
+    for group in at.aggregate(late):
+        due += group["n"]
+        first[group["_id"]["pt"], group["_id"]["rk"]] = (number(group["pl"]), int(group["ea"]))
+    for part in range(partitions):
+        rank = -1
+        while True:
+            doc = at.find_one(
+                {"q": q, "st": READY, "pt": part, "rk": {"$gt": rank}},
+                {"rk": 1, "pl": 1, "ea": 1},
+                sort=[("rk", 1), ("pl", 1)],
+            )
+            if doc is None:
+                break
+            rank = doc["rk"]
+            head = (number(doc["pl"]), int(doc["ea"]))
+            first[part, rank] = min(first.get((part, rank), head), head)
+    return due, min((at for _, at in first.values()), default=None)
+
+
+def look(db: Connections) -> dict[str, Any]:
+    """Facts of the server, and messages that nobody could read."""
+    database = db.database
+    said = database.command("hello")
+    facts: dict[str, Any] = {
+        "version": database.client.server_info()["version"],
+        "replica set": said.get("setName"),
+        "primary": bool(said.get("isWritablePrimary")),
+        "w": db.where.w,
+    }
+    messages = db.get(MESSAGES)
+    odd = {"$or": [{"st": ODD}, {"$nor": [{"$jsonSchema": SOUND}]}]}
+    facts["damaged"] = [doc["_id"] for doc in messages.find(odd, {"_id": 1}).limit(SHOWN)]
+    with suppress(OperationFailure):  # not everybody may ask
+        status = database.client.admin.command("serverStatus")
+        facts["storage engine"] = status.get("storageEngine", {}).get("name")
+    return facts

@@ -1,0 +1,142 @@
+"""Waiting, for messages and for news: a change stream tells, and a slow look is the net.
+
+One stream for a process, on the collection of the counts: every write that makes a message ready
+counts there. Where there are no change streams, waiters look by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from pymongo.errors import PyMongoError
+
+from holdfast import clock
+from holdfast.errors import HoldfastError
+from holdfast.store import Event
+from holdfast.stores.mongo.connections import Connections
+from holdfast.stores.mongo.counts import WOKEN
+from holdfast.stores.mongo.layout import COUNTS, Doc
+
+LOOK_S = 1.0
+"""How long a waiter trusts that it will be woken."""
+BLIND_LOOK_S = 0.02
+"""How often it looks when nobody tells."""
+HEARD_MS = 1000
+IDLE_S = 5.0
+"""The stream is closed when nobody has waited for so long: it costs the server work."""
+RECONNECT_S = (0.1, 5.0)
+ALL, NEWS = -1, -2
+
+logger = logging.getLogger("holdfast.mongo")
+
+
+class Wake:
+    def __init__(self, db: Connections) -> None:
+        self._db = db
+        self._news = threading.Condition()
+        self._told: Counter[int] = Counter()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._hearing = False
+        self._asked = 0.0
+        self._opened = threading.Event()
+
+    def watch(self, topics: Iterable[int]) -> dict[int, int]:
+        """Start to listen; what is told from now on ends a `wait` for what this returns."""
+        self._asked = clock.monotonic()
+        if self._db.has_transactions:
+            with self._news:
+                if self._thread is None and not self._stopped.is_set():
+                    self._opened.clear()
+                    self._thread = threading.Thread(
+                        target=self._listen_loop, name="holdfast-listen", daemon=True
+                    )
+                    self._thread.start()
+        return {topic: self._told[topic] for topic in (ALL, *topics)}
+
+    def wait(self, seen: dict[int, int], timeout: float) -> None:
+        look = LOOK_S if self._hearing else BLIND_LOOK_S
+        with self._news:
+            self._news.wait_for(
+                lambda: any(self._told[topic] != n for topic, n in seen.items()),
+                min(timeout, look),
+            )
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._changed((ALL,))
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+
+    def tell(self, topics: Iterable[int]) -> None:
+        """Within this process, at once."""
+        self._changed(topics)
+
+    def _changed(self, topics: Iterable[int]) -> None:
+        with self._news:
+            self._told.update(topics)
+            self._news.notify_all()
+
+    def _listen_loop(self) -> None:
+        pause = RECONNECT_S[0]
+        while not self._stopped.is_set() and not self._may_end():
+            try:
+                self._listen()
+                pause = RECONNECT_S[0]
+            except (HoldfastError, PyMongoError, OSError) as error:
+                if not self._stopped.is_set():
+                    logger.info("not listening, again in %.1f s: %s", pause, error)
+                self._lost()
+                self._stopped.wait(pause)
+                pause = min(pause * 2, RECONNECT_S[1])
+
+    def _may_end(self) -> bool:
+        """Nobody has waited for a while; who waits next begins anew."""
+        with self._news:
+            if clock.monotonic() - self._asked < IDLE_S:
+                return False
+            self._thread, self._hearing = None, False
+            return True
+
+    def _lost(self) -> None:
+        self._hearing = False
+        self._changed((ALL,))
+
+    def _listen(self) -> None:
+        woken: list[Doc] = [
+            {"$match": {f"updateDescription.updatedFields.{WOKEN}": {"$exists": True}}},
+            {"$project": {"documentKey": 1}},
+        ]
+        with self._db.get(COUNTS).watch(woken, max_await_time_ms=HEARD_MS) as stream:
+            self._hearing = True
+            self._changed((ALL,))  # whatever was told while nobody listened
+            while stream.alive and not self._stopped.is_set():
+                if clock.monotonic() - self._asked > IDLE_S:
+                    return
+                change = stream.try_next()
+                if change is not None:
+                    self._changed((int(change["documentKey"]["_id"].partition("/")[0]),))
+
+
+class Subscription:
+    def __init__(self, read: Callable[[int], list[Event]], wake: Wake, after: int) -> None:
+        self._read = read
+        self._wake = wake
+        self._after = after
+
+    def next(self, timeout: float) -> list[Event]:
+        until = clock.monotonic() + timeout
+        while True:
+            seen = self._wake.watch([NEWS])
+            events = self._read(self._after)
+            left = until - clock.monotonic()
+            if events or left <= 0:
+                self._after = events[-1].seq if events else self._after
+                return events
+            self._wake.wait(seen, left)
+
+    def close(self) -> None: ...
