@@ -228,7 +228,8 @@ def _server(hf: Holdfast, url: str) -> Iterator[Check]:
     """What the store's server says of itself, where there is one."""
     look: Callable[[], dict[str, Any]] | None = getattr(hf.store, "look", None)
     if look is not None:
-        yield from (_redis if url.startswith("redis") else _postgres)(look())
+        store = urlsplit(url).scheme.partition("+")[0]
+        yield from {"redis": _redis, "rediss": _redis, "mongodb": _mongo}.get(store, _postgres)(look())
 
 
 def _postgres(facts: dict[str, Any]) -> Iterator[Check]:
@@ -271,6 +272,29 @@ def _redis(facts: dict[str, Any]) -> Iterator[Check]:
         text += f", {full:.0%} of maxmemory is used"
     level = "warn" if full > MEMORY_WARN else "ok"
     yield Check(level, "memory", text, facts)
+
+
+def _mongo(facts: dict[str, Any]) -> Iterator[Check]:
+    text = f"w={facts['w']}, journal={str(facts['journal']).lower()}: "
+    kept = facts["w"] == "majority" and facts["journal"]
+    text += (
+        "neither a crash nor a failover loses what was answered"
+        if kept
+        else "a crash or a failover may lose the last writes"
+    )
+    yield Check("ok" if kept else "warn", "durability", text, facts)
+    yield Check("ok", "server", f"MongoDB {facts['version']}")
+    if facts["replica_set"]:
+        yield Check("ok", "replica set", str(facts["replica_set"]), facts)
+    else:
+        text = (
+            "a standalone server: no transactions, so enqueue_many is not atomic, within= is "
+            "refused, and waiters look every 20 ms; start it with --replSet, then rs.initiate()"
+        )
+        yield Check("warn", "replica set", text, facts)
+    if facts["damaged"]:
+        text = f"{', '.join(map(str, facts['damaged']))}: edited into nonsense, and left alone"
+        yield Check("warn", "documents", text, facts)
 
 
 _LOOKS: dict[str, Callable[[Holdfast, str], Iterator[Check]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from pymongo.collection import Collection
@@ -138,14 +137,11 @@ def look(db: Connections) -> dict[str, Any]:
     said = database.command("hello")
     facts: dict[str, Any] = {
         "version": database.client.server_info()["version"],
-        "replica set": said.get("setName"),
-        "primary": bool(said.get("isWritablePrimary")),
+        "replica_set": said.get("setName") or said.get("msg"),
         "w": db.where.w,
+        "journal": db.where.journal,
     }
     messages = db.get(MESSAGES)
     odd = {"$or": [{"st": ODD}, {"$nor": [{"$jsonSchema": SOUND}]}]}
     facts["damaged"] = [doc["_id"] for doc in messages.find(odd, {"_id": 1}).limit(SHOWN)]
-    with suppress(OperationFailure):  # not everybody may ask
-        status = database.client.admin.command("serverStatus")
-        facts["storage engine"] = status.get("storageEngine", {}).get("name")
     return facts
