@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import machine, page, plan_redis, postgres, profiling, report, sqlite
+from bench import machine, page, plan_mongo, plan_redis, postgres, profiling, report, sqlite
 from bench.console import folder_on_disk, progress
 from bench.plan import Setting
 from bench.processes import ROOT
 from bench.results import Result, Run
 from bench.timing import BATCH, PAYLOAD_BYTES
 
-STORES = {"sqlite": sqlite, "postgres": postgres, "redis": plan_redis}
+STORES = {"sqlite": sqlite, "postgres": postgres, "redis": plan_redis, "mongo": plan_mongo}
 REPEATS, QUICK_REPEATS = 5, 2
 HOLD_S, QUICK_HOLD_S = 180.0, 20.0
 

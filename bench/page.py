@@ -67,6 +67,13 @@ PAGES = {
         "database",
         "about ten minutes",
     ),
+    "mongo": Page(
+        "benchmarks-mongo.md",
+        "Benchmarks on MongoDB",
+        " --store mongo",
+        "database",
+        "about fifteen minutes",
+    ),
     "spark": Page(
         "benchmarks-spark.md",
         "Benchmarks on Spark",

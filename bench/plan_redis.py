@@ -13,6 +13,7 @@ from redis import Redis
 from bench.contenders import limit_redis as limit
 from bench.contenders import peers_redis as peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
+from bench.contenders.peer import Peer
 from bench.measures import depth, scripts, trickle
 from bench.measures import memory as remembering
 from bench.measures.throughput import Entrant
@@ -139,7 +140,7 @@ def longest_script(at: Setting) -> list[Result]:
     return [scripts.longest(OURS, at.fresh, at.repeats, at.tell)]
 
 
-def _fit(at: Setting) -> list[peers.Peer]:
+def _fit(at: Setting) -> list[Peer]:
     """streaq is written in functions, which Redis has had since 7."""
     has_functions = at.fresh.version >= (7,)
     return [peer for peer in peers.PEERS if has_functions or peer is not peers.STREAQ]

@@ -21,7 +21,7 @@ def bars(results: list[Result]) -> str:
     parts: list[str] = []
     y = 0
     for result in results:
-        parts.append(_text(0, y + HEAD - 12, f"{result.title} ({result.unit})", weight="bold"))
+        parts.append(text_at(0, y + HEAD - 12, f"{result.title} ({result.unit})", weight="bold"))
         y += HEAD
         for row in result.rows:
             parts.append(_bar(row, y, low, high))
@@ -41,13 +41,13 @@ def _bar(row: Row, y: int, low: float, high: float) -> str:
     rect = f'<rect x="{LEFT}" y="{y}" width="{length:.0f}" height="{BAR}"'
     return "\n".join(
         [
-            _text(LEFT - 8, y + BAR - 4, row.name, anchor="end", weight=weight),
+            text_at(LEFT - 8, y + BAR - 4, row.name, anchor="end", weight=weight),
             f'{rect} fill="{COLOURS[row.kind]}"/>',
-            _text(LEFT + length + 6, y + BAR - 4, number(row.median), weight=weight),
+            text_at(LEFT + length + 6, y + BAR - 4, number(row.median), weight=weight),
         ]
     )
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+def text_at(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
     look = f'text-anchor="{anchor}" font-weight="{weight}" fill="#212529"'
     return f'<text x="{x:.0f}" y="{y:.0f}" {look}>{escape(text)}</text>'

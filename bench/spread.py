@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from html import escape
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import holdfast
+from bench.plot import text_at
 from holdfast.store import State
 from holdfast.testing import ManualClock
 from servers import mongo
@@ -55,7 +55,9 @@ def plot(found: dict[str, list[float]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'font-family="sans-serif" font-size="12">\n'
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )
 
 
@@ -64,7 +66,7 @@ def _histogram(jitter: str, delays: list[float], y: int) -> str:
     most, floor = max(bins.values()), y + HEAD + HEIGHT
     scale = (WIDTH - LEFT - RIGHT) / (SECONDS + STEP_S)
     title = f"jitter {jitter}: {SAYS[jitter]}; at most {most} of {len(delays)} in {STEP_S:.0f} s"
-    parts = [_text(LEFT, y + HEAD - 10, title, weight="bold")]
+    parts = [text_at(LEFT, y + HEAD - 10, title, weight="bold")]
     for at, n in sorted(bins.items()):
         tall = max(1.0, n / most * HEIGHT)
         x, wide = LEFT + at * STEP_S * scale, STEP_S * scale - 1
@@ -72,18 +74,15 @@ def _histogram(jitter: str, delays: list[float], y: int) -> str:
             f'<rect x="{x:.1f}" y="{floor - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
             'fill="#0b7285"/>'
         )
-    parts.append(_text(LEFT - 8, floor - HEIGHT + 10, str(most), anchor="end"))
+    parts.append(text_at(LEFT - 8, floor - HEIGHT + 10, str(most), anchor="end"))
     parts.append(
         f'<line x1="{LEFT}" y1="{floor}" x2="{WIDTH - RIGHT}" y2="{floor}" stroke="#868e96"/>'
     )
-    for second in range(0, int(SECONDS) + 1, 30):
-        parts.append(_text(LEFT + second * scale, floor + 15, f"{second} s", anchor="middle"))
+    parts += [
+        text_at(LEFT + second * scale, floor + 15, f"{second} s", anchor="middle")
+        for second in range(0, int(SECONDS) + 1, 30)
+    ]
     return "\n".join(parts)
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    look = f'text-anchor="{anchor}" font-weight="{weight}" fill="#212529"'
-    return f'<text x="{x:.0f}" y="{y:.0f}" {look}>{escape(text)}</text>'
 
 
 def main() -> None:
@@ -93,7 +92,9 @@ def main() -> None:
     PLOT.write_text(plot(found))
     for jitter, delays in found.items():
         most = max(Counter(int(delay // STEP_S) for delay in delays).values())
-        print(f"{jitter:>13}: {delays[0]:6.1f} to {delays[-1]:6.1f} s, at most {most} in {STEP_S} s")
+        print(
+            f"{jitter:>13}: {delays[0]:6.1f} to {delays[-1]:6.1f} s, at most {most} in {STEP_S} s"
+        )
 
 
 if __name__ == "__main__":

@@ -30,11 +30,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    items.sort(key=lambda item: "/spark/" not in item.nodeid)  # the slow ones first
+    items.sort(key=_turn)
     for item in items:
         for mark in item.iter_markers("promise"):
             item.user_properties.extend(("promise", id) for id in mark.args)
         item.user_properties.append(("part", _part(item)))
+
+
+LONG_FILES = ("spark", "model", "seeded", "faults", "setup")
+"""The folders whose files take minutes. A file is worked by one process: begun late, the last of
+them would leave the other without work."""
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    return LONG_FILES.index(folder) if folder in LONG_FILES else len(LONG_FILES)
 
 
 def _part(item: pytest.Item) -> str:

@@ -53,13 +53,19 @@ class Ours(msgspec.Struct, frozen=True):
         return watch.seconds
 
     def lease_ack_bulk(self, home: Any, n: int) -> float:
-        with self.opened(home) as (_, queue):
-            fill(queue, n)
-            with timed() as watch:
-                while leases := queue.lease(BATCH):
-                    queue.settle(leases)
-            _all_done(queue, n)
-        return watch.seconds
+        return self.lease_ack(BATCH)(home, n)
+
+    def lease_ack(self, size: int) -> Callable[[Any, int], float]:
+        def run(home: Any, n: int) -> float:
+            with self.opened(home) as (_, queue):
+                fill(queue, n)
+                with timed() as watch:
+                    while leases := queue.lease(size):
+                        queue.settle(leases)
+                _all_done(queue, n)
+            return watch.seconds
+
+        return run
 
     def lease_ack_one(self, home: Any, n: int) -> float:
         with self.opened(home) as (_, queue):

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
-from types import ModuleType
-from typing import Any
-
-import msgspec
 
 from bench.contenders import (
     celery_app,
@@ -19,44 +12,10 @@ from bench.contenders import (
     saq_app,
     streaq_app,
     taskiq_app,
-    tasks,
 )
 from bench.contenders.limit_redis import DURABLE
-from bench.processes import Child
+from bench.contenders.peer import Peer
 from bench.results import Who
-from bench.timing import batches, payloads
-
-
-class Peer(msgspec.Struct, frozen=True):
-    """What its module can do, as the measures ask for it."""
-
-    who: Who
-    app: ModuleType
-    drained: int
-    """How many tasks its worker is given: a few seconds of work."""
-
-    def enqueue_one(self, url: str, n: int) -> float:
-        return self.app.enqueue(url, payloads(n))
-
-    def enqueue_bulk(self, size: int) -> Callable[[str, int], float]:
-        return lambda url, n: self.app.enqueue_many(url, batches(payloads(n), size))
-
-    def drain(self, url: str, n: int) -> float:
-        """From the first task's start to the last one's: the start of the process is not in it."""
-        self.app.enqueue(url, payloads(n))
-        with self._working(url, last=n) as worker:
-            first, last = (float(line) for line in worker.lines(2))
-        return last - first
-
-    @contextmanager
-    def worker(self, url: str) -> Iterator[tuple[Callable[[dict[str, Any]], Any], Child]]:
-        """The way to send, and its worker, which notes what it gets."""
-        with self.app.noting(url) as send, self._working(url) as child:
-            yield send, child
-
-    def _working(self, url: str, last: int = 0) -> Child:
-        return Child([sys.executable, "-m", self.app.__name__, url], {tasks.LAST: str(last)})
-
 
 HUEY = Peer(
     Who(

@@ -229,7 +229,9 @@ def _server(hf: Holdfast, url: str) -> Iterator[Check]:
     look: Callable[[], dict[str, Any]] | None = getattr(hf.store, "look", None)
     if look is not None:
         store = urlsplit(url).scheme.partition("+")[0]
-        yield from {"redis": _redis, "rediss": _redis, "mongodb": _mongo}.get(store, _postgres)(look())
+        yield from {"redis": _redis, "rediss": _redis, "mongodb": _mongo}.get(store, _postgres)(
+            look()
+        )
 
 
 def _postgres(facts: dict[str, Any]) -> Iterator[Check]:

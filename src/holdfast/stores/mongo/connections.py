@@ -35,6 +35,13 @@ Session = ClientSession | None
 FIND_S = 5.0
 """How long to look for a primary before a call is given up."""
 PAUSE_S = (0.002, 0.1)
+CONFLICT_S = 1.0
+"""How long two that write the same make way for each other; longer, and one of them is dead."""
+COMMAND_BYTES = 12_000_000
+"""A command has at most 16 MiB."""
+DOC_BYTES = 4000
+"""What the rest of a message may take at most: names, key, type, error."""
+DUPLICATE = 11000
 TRANSIENT = "TransientTransactionError"
 UNKNOWN = "UnknownTransactionCommitResult"
 
@@ -63,6 +70,7 @@ class Connections:
         self._opening = threading.Lock()
         self._never = threading.Event()
         self._in_sets: bool | None = None
+        self._collections: dict[tuple[int, str, bool], Collection[Doc]] = {}
         self.concern = WriteConcern(w=where.w, j=where.journal)
 
     @property
@@ -106,10 +114,15 @@ class Connections:
     def get(self, kind: str, session: Session = None, *, soon: bool = False) -> Collection[Doc]:
         """A collection, by the way of the session's own client if there is one."""
         client = self.client if session is None else session.client
-        database = client.get_database(self.where.database)
-        return database.get_collection(
-            self.name(kind), write_concern=SOON if soon else self.concern
-        )
+        key = (id(client), kind, soon)
+        known = self._collections.get(key)
+        if known is None or known.database.client is not client:
+            known = client.get_database(self.where.database).get_collection(
+                self.name(kind), write_concern=SOON if soon else self.concern
+            )
+            if client is self._made:  # not those of whoever lets us join
+                self._collections[key] = known
+        return known
 
     @property
     def has_transactions(self) -> bool:
@@ -127,7 +140,8 @@ class Connections:
                 return self._tx(session, work)
 
     def _tx(self, session: ClientSession, work: Callable[[Session], T]) -> T:
-        until, pause = clock.monotonic() + self.where.timeout, PAUSE_S[0]
+        begun, pause = clock.monotonic(), PAUSE_S[0]
+        until = begun + self.where.timeout
         while True:
             session.start_transaction(ReadConcern("snapshot"), self.concern)
             try:
@@ -140,9 +154,9 @@ class Connections:
                         session.abort_transaction()
                 if not has_label(error, TRANSIENT):
                     raise
+                if is_conflict(error) and clock.monotonic() > begun + CONFLICT_S:
+                    raise Conflict(f"{self.where.shown}: another transaction holds it") from error
                 if clock.monotonic() > until:
-                    if is_conflict(error):
-                        raise Conflict(f"{self.where.shown}: somebody else writes it") from error
                     raise
             self._never.wait(random.uniform(0, pause))
             pause = min(pause * 2, PAUSE_S[1])
@@ -213,6 +227,41 @@ _LATER = {
     9001, 10107, 11600, 11602, 13388, 13435, 13436,
 }  # fmt: skip
 """Stepped down, shutting down, not yet a primary, cut off, out of time, out of luck."""
+
+
+def insert(at: Collection[Doc], docs: list[Doc], session: Session) -> list[int]:
+    """Which of them there were already, by their index. One command for all of them: the driver's
+    own way looks at each document several times."""
+    failed: list[int] = []
+    for start, part in _in_commands(docs):
+        concern = {} if session is not None else {"writeConcern": at.write_concern.document}
+        reply = cast(
+            Doc,
+            at.database.command(
+                "insert", at.name, documents=part, ordered=False, session=session, **concern
+            ),
+        )
+        errors: list[Doc] = reply.get("writeErrors", [])
+        for error in errors:
+            if error["code"] != DUPLICATE:
+                raise driver.OperationFailure(error["errmsg"], error["code"], error)
+            failed.append(start + error["index"])
+        late: Doc | None = reply.get("writeConcernError")
+        if late is not None:
+            raise driver.WTimeoutError(late["errmsg"], late["code"], late)
+    return failed
+
+
+def _in_commands(docs: list[Doc]) -> Generator[tuple[int, list[Doc]], None, None]:
+    """Parts that each fit into one command."""
+    start, size = 0, 0
+    for n, doc in enumerate(docs):
+        size += len(doc["bd"]) + len(doc.get("hi", "")) + len(doc.get("hd", "")) + DOC_BYTES
+        if size > COMMAND_BYTES and n > start:
+            yield start, docs[start:n]
+            start, size = n, 0
+    if start < len(docs):
+        yield start, docs[start:]
 
 
 def upserted(

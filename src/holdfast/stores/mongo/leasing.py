@@ -15,12 +15,13 @@ from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import FIELDS, Deltas
 from holdfast.stores.mongo.layout import DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
-from holdfast.stores.mongo.rows import read_lease, take_lease
+from holdfast.stores.mongo.rows import base_of, read_lease, take_lease
 from holdfast.stores.mongo.settling import Known
 
 TRIES = 20
 WINDOWS = 4
 """Who lost a race for the head of the line looks at one of so many stretches of it."""
+REMEMBERED, REMEMBERED_BYTES = 10_000, 4096
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
 
@@ -34,9 +35,30 @@ class Look(msgspec.Struct, frozen=True):
     """When the first of the delayed is (to be) ready."""
 
 
+class Remembered:
+    """Documents that this process leased, as they are while it holds them: an ack that knows what
+    it finishes need not read it again. A lease that was lost shows when it deletes."""
+
+    def __init__(self) -> None:
+        self._docs: dict[tuple[str, str | None], Doc] = {}
+
+    def keep(self, doc: Doc, lease: Lease) -> None:
+        if len(doc["bd"]) > REMEMBERED_BYTES:
+            return
+        held = {"at": lease.message.attempts, "fl": lease.message.first_leased_at}
+        doc.update(held, tk=base_of(lease.token, lease.id), la=lease.leased_at, ow=lease.owner)
+        self._docs[lease.id, lease.token] = doc
+        while len(self._docs) > REMEMBERED:
+            self._docs.pop(next(iter(self._docs)), None)
+
+    def take(self, id: str, token: str | None) -> Doc | None:
+        return self._docs.pop((id, token), None)
+
+
 class Leasing:
     def __init__(self, db: Connections) -> None:
         self._db = db
+        self.remembered = Remembered()
 
     def look(self, queue: Known, ask: LeaseAsk, now: int, *, spread: bool) -> Look:
         """The candidates, in order; the queue as it is now; whether a delayed one is due."""
@@ -132,6 +154,8 @@ class Leasing:
         n = messages.update_many(line, change).modified_count
         deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
         if fresh and n == len(ids):
+            for doc, lease in taken:
+                self.remembered.keep(doc, lease)
             return [lease for _, lease in taken], deltas
         if not n:
             return [], deltas

@@ -14,18 +14,15 @@ import msgspec
 from bson import Timestamp
 from pymongo import DeleteOne, InsertOne, UpdateOne
 from pymongo.collection import Collection
-from pymongo.errors import BulkWriteError
 
 from holdfast import clock
 from holdfast.message import PRIORITY_MAX
 from holdfast.store import QueueSpec, Settled, Target, Transition
-from holdfast.stores.mongo.connections import Connections, Session
+from holdfast.stores.mongo.connections import Connections, Session, insert
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Deltas
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
 from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
 from holdfast.stores.rows import write_history
-
-DUPLICATE = 11000
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -38,7 +35,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Again(Exception):
-    """The log has one of these already: look before you write."""
+    """The log has one of these already, or one is not held any more: look before you write."""
 
 
 class Settling:
@@ -51,11 +48,14 @@ class Settling:
         now: int,
         *,
         careful: bool,
+        remembered: list[Doc] | None = None,
     ) -> None:
+        """`remembered`: all that these acks finish, in their order, as this process leased it."""
         self._db = db
         self._moves = moves
         self._now = now
         self._careful = careful
+        self._remembered = remembered
 
     def work(
         self, session: Session, known: dict[str, Known | None]
@@ -63,6 +63,9 @@ class Settling:
         self._session = session
         self._known = known
         self._counts: dict[int, Deltas] = defaultdict(Counter)
+        queue = known.get(self._moves[0].queue)
+        if self._remembered and session is not None and queue is not None:
+            return self._finish_all(self._remembered, queue)
         self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
         self._done: list[tuple[int, Doc, Doc | None]] = []
         self._docs = self._read_docs()
@@ -73,6 +76,29 @@ class Settling:
             answers = [self._plan(n, move) for n, move in enumerate(self._moves)]
             self._write()
         return answers, self._counts
+
+    def _finish_all(self, docs: list[Doc], queue: Known) -> tuple[list[Settled], dict[int, Deltas]]:
+        """Acks of one queue, without reading anything: what is not held any more is not deleted."""
+        messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
+        by_token: dict[str, list[str]] = defaultdict(list)
+        for doc in docs:
+            by_token[doc["tk"]].append(doc["_id"])
+        for token, ids in by_token.items():
+            held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": queue.q}
+            if messages.delete_many(held, session=self._session).deleted_count != len(ids):
+                raise Again
+        wall, rows = clock.wall_ms(), list[Doc]()
+        for doc, move in zip(docs, self._moves, strict=True):
+            if move.status is not None:
+                row = write_log(doc, self._now, move.status, move.verb.value, wall)
+                if move.result is not None:
+                    row["rs"] = move.result
+                rows.append(row)
+        if rows and insert(log, rows, self._session):
+            raise Again
+        n = len(docs)
+        self._counts[queue.q].update({FIELDS[LEASED]: -n, DONE: n})
+        return [Settled.APPLIED] * n, self._counts
 
     def _read_docs(self) -> dict[str, Doc]:
         keys: set[str] = set()
@@ -249,13 +275,8 @@ def finish(
         return
     messages.delete_many({"_id": {"$in": [doc["_id"] for doc, _ in done]}}, session=session)
     rows = [row for _, row in done if row is not None]
-    if rows:
-        try:
-            log.insert_many(rows, ordered=False, session=session)
-        except BulkWriteError as error:
-            if all(e["code"] == DUPLICATE for e in error.details["writeErrors"]):
-                raise Again from error
-            raise
+    if rows and insert(log, rows, session):
+        raise Again
 
 
 def finish_alone(
@@ -266,12 +287,15 @@ def finish_alone(
     Whoever dies between leaves a log row with the token that the message is still held by: see
     `MongoStore.overdue`.
     """
+    new = False
     if row is not None:
-        log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
+        noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
+        new = noted.upserted_id is not None
     held = {"_id": doc["_id"], "st": LEASED, "tk": doc["tk"]}
     if messages.delete_one(held).deleted_count:
         return True
-    if row is not None:
+    # Gone: somebody finished it, and found this row in the log. There: it was not finished.
+    if row is not None and new and messages.find_one({"_id": doc["_id"]}, {"_id": 1}):
         log.delete_one({"_id": row["_id"], "tk": doc["tk"]})
     return False
 

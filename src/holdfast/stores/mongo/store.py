@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from pymongo.errors import BulkWriteError
 
 from holdfast import clock
 from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
@@ -33,13 +32,14 @@ from holdfast.store import (
     Record,
     Settled,
     State,
+    Target,
     Transition,
     Verb,
     View,
 )
 from holdfast.stores import page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
-from holdfast.stores.mongo.connections import SOON, Connections, Session, upserted
+from holdfast.stores.mongo.connections import SOON, Conflict, Connections, Session, insert, upserted
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, Gone, Slot
 from holdfast.stores.mongo.joined import joined
 from holdfast.stores.mongo.layout import (
@@ -71,7 +71,7 @@ from holdfast.stores.mongo.rows import (
     write_log,
     write_message,
 )
-from holdfast.stores.mongo.settling import DUPLICATE, Again, Known, Settling, finish, finish_alone
+from holdfast.stores.mongo.settling import Again, Known, Settling, finish, finish_alone
 from holdfast.stores.mongo.url import Where, where
 from holdfast.stores.mongo.wake import NEWS, Subscription, Wake
 
@@ -289,18 +289,13 @@ class MongoStore:
             if careful:
                 held.add(doc["_id"])
         new = [doc for doc, is_new in zip(docs, stored, strict=True) if is_new]
-        try:
-            if new:
-                messages.insert_many(new, ordered=False, session=session)
-        except BulkWriteError as error:
-            failed = {e["index"]: e["code"] for e in error.details["writeErrors"]}
-            if set(failed.values()) != {DUPLICATE}:
-                raise
-            if session is not None:  # which has ended the transaction
-                raise Again from error
-            at = iter(range(len(new)))
-            return [is_new and next(at) not in failed for is_new in stored]
-        return stored
+        failed = set(insert(messages, new, session)) if new else set[int]()
+        if not failed:
+            return stored
+        if session is not None:  # which has ended the transaction
+            raise Again
+        at = iter(range(len(new)))
+        return [is_new and next(at) not in failed for is_new in stored]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         return self._lease(ask, now, self._leasing.claim)
@@ -360,16 +355,21 @@ class MongoStore:
         self._must_exist(queue)
         done = 0
         while done < limit:
-            n = self._finish(queue, batch, min(STEP, limit - done), now, status)
+            there, n = self._finish(queue, batch, min(STEP, limit - done), now, status)
             done += n
-            if not n:
+            if not there:
                 break
         return done
 
-    def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _finish(
+        self, queue: str, batch: str, limit: int, now: int, status: Status | None
+    ) -> tuple[int, int]:
+        """How many there were, and how many of them nobody else finished meanwhile."""
         careful = False
 
-        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
+        def work(
+            session: Session, known: dict[str, Known | None]
+        ) -> tuple[tuple[int, int], dict[int, Deltas]]:
             q = _there(queue, known[queue]).q
             messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
             held = list(
@@ -393,7 +393,7 @@ class MongoStore:
             else:
                 finish(messages, log, done, session)
                 n = len(done)
-            return len(held), {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
+            return (len(held), n), {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
 
         try:
             return self._counted([queue], now, work)
@@ -409,6 +409,9 @@ class MongoStore:
             answers = self._settle(moves, now, names, within, careful=within is not None)
         except Again:
             answers = self._settle(moves, now, names, within, careful=True)
+        except Conflict as error:
+            until = clock.monotonic() + self._where.timeout
+            answers = self._settle_apart(moves, now, until, error)
         if within is None:
             self._tell({move.to_queue for move in moves} - {""})
         return answers
@@ -416,8 +419,44 @@ class MongoStore:
     def _settle(
         self, moves: Sequence[Transition], now: int, names: set[str], within: Any, *, careful: bool
     ) -> list[Settled]:
-        settling = Settling(self._db, moves, now, careful=careful)
+        remembered = None if careful else self._remembered(moves)
+        settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
         return self._counted(names, now, settling.work, within)
+
+    def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
+        """The documents of a batch that this process leased and now acks, if it is no more."""
+        take, queue = self._leasing.remembered.take, moves[0].queue
+        docs = [take(move.id, move.token) for move in moves]
+        plain = all(
+            move.target is Target.DONE and move.history is None and move.queue == queue
+            for move in moves
+        )
+        found = [doc for doc in docs if doc is not None]
+        return found if plain and len(found) == len(moves) else None
+
+    def _settle_apart(
+        self, moves: Sequence[Transition], now: int, until: float, error: Conflict
+    ) -> list[Settled]:
+        """Some of these are locked, by somebody who died with them: the others need not wait."""
+        if len(moves) == 1 or clock.monotonic() > until:
+            raise error
+        answers: list[Settled] = []
+        half, failed = len(moves) // 2, None
+        for part in (moves[:half], moves[half:]):
+            try:
+                answers += self._settle_part(part, now, until)
+            except Conflict as conflict:
+                failed = conflict
+        if failed is not None:  # who repeats the call learns what became of each
+            raise failed
+        return answers
+
+    def _settle_part(self, moves: Sequence[Transition], now: int, until: float) -> list[Settled]:
+        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        try:
+            return self._settle(moves, now, names, None, careful=True)
+        except Conflict as error:
+            return self._settle_apart(moves, now, until, error)
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         q = self._must_exist(queue).q
@@ -580,19 +619,19 @@ class MongoStore:
         return dropped
 
     def _purge(self, queue: str, limit: int) -> int:
-        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
-            q = _there(queue, known[queue]).q
-            messages, deltas = self._db.get(MESSAGES, session), Deltas()
+        def drop(known: Known) -> tuple[int, Deltas]:
+            messages = self._db.get(MESSAGES)
+            deltas: Deltas = Counter()
             for state in (READY, DELAYED):
                 left = limit + sum(deltas.values())
                 if left > 0:
-                    found = messages.find({"q": q, "st": state}, {"_id": 1}, session=session)
-                    ids = [doc["_id"] for doc in found.limit(left)]
-                    gone = messages.delete_many({"_id": {"$in": ids}, "st": state}, session=session)
+                    found = messages.find({"q": known.q, "st": state}, {"_id": 1}).limit(left)
+                    ids = [doc["_id"] for doc in found]
+                    gone = messages.delete_many({"_id": {"$in": ids}, "st": state, "q": known.q})
                     deltas[FIELDS[state]] -= gone.deleted_count
-            return -sum(deltas.values()), {q: deltas}
+            return -sum(deltas.values()), deltas
 
-        return self._counted([queue], clock.wall_ms(), work)
+        return self._moving(self._must_exist(queue), self.time(), drop)
 
     # Claims, records, events
 

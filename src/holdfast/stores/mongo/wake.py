@@ -42,7 +42,6 @@ class Wake:
         self._thread: threading.Thread | None = None
         self._hearing = False
         self._asked = 0.0
-        self._opened = threading.Event()
 
     def watch(self, topics: Iterable[int]) -> dict[int, int]:
         """Start to listen; what is told from now on ends a `wait` for what this returns."""
@@ -50,7 +49,6 @@ class Wake:
         if self._db.has_transactions:
             with self._news:
                 if self._thread is None and not self._stopped.is_set():
-                    self._opened.clear()
                     self._thread = threading.Thread(
                         target=self._listen_loop, name="holdfast-listen", daemon=True
                     )
@@ -66,11 +64,9 @@ class Wake:
             )
 
     def stop(self) -> None:
+        """The thread ends with the next answer of the server, within HEARD_MS."""
         self._stopped.set()
         self._changed((ALL,))
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(5)
 
     def tell(self, topics: Iterable[int]) -> None:
         """Within this process, at once."""
@@ -108,10 +104,12 @@ class Wake:
 
     def _listen(self) -> None:
         woken: list[Doc] = [
+            {"$changeStream": {}},
             {"$match": {f"updateDescription.updatedFields.{WOKEN}": {"$exists": True}}},
             {"$project": {"documentKey": 1}},
         ]
-        with self._db.get(COUNTS).watch(woken, max_await_time_ms=HEARD_MS) as stream:
+        counts = self._db.get(COUNTS)
+        with counts.aggregate(woken, maxAwaitTimeMS=HEARD_MS) as stream:
             self._hearing = True
             self._changed((ALL,))  # whatever was told while nobody listened
             while stream.alive and not self._stopped.is_set():

@@ -351,41 +351,19 @@ class SideBySideMemory(SideBySide):
     open_real = staticmethod(lambda folder: SideBySideMemory.kept.setdefault(folder, MemoryStore()))
 
 
-MACHINES = {
-    "sqlite": (SideBySideSQLite, 500),
-    "postgres": (SideBySidePostgres, 60),
-    "redis": (SideBySideRedis, 200),
-    "redis-cluster": (SideBySideCluster, 60),
-    "mongo": (SideBySideMongo, 60),
-    "mongo-standalone": (SideBySideStandalone, 30),
-    "memory": (SideBySideMemory, 50),
-}
-
-
-@pytest.mark.promise(
+PROVES = pytest.mark.promise(
     "LIFE-1", "LIFE-4", "LIFE-6", "LIFE-7", "LIFE-10", "LIFE-12", "FENCE-2", "FENCE-3", "FENCE-4",
     "FENCE-5", "FENCE-6", "RETRY-4", "RETRY-5", "OVERDUE-1", "OVERDUE-2", "DEAD-3", "DEAD-5",
     "LOG-1", "LOG-2", "LOG-3",
 )  # fmt: skip
-@pytest.mark.parametrize("store_name", list(MACHINES))
-def test_the_store_behaves_like_the_model(store_name: str, request: pytest.FixtureRequest) -> None:
-    machine, examples = MACHINES[store_name]
-    if store_name == "postgres":
-        SideBySidePostgres.server = request.getfixturevalue("postgres_server")
-    elif store_name == "redis":
-        SideBySideRedis.server = request.getfixturevalue("redis_server")
-    elif store_name == "redis-cluster":
-        SideBySideCluster.server = request.getfixturevalue("redis_cluster")
-    elif store_name == "mongo":
-        SideBySideMongo.server = request.getfixturevalue("mongo_server")
-    elif store_name == "mongo-standalone":
-        SideBySideStandalone.server = request.getfixturevalue("mongo_standalone")
-    if request.config.getoption("--long"):
-        examples *= 5
+
+
+def check(machine: type[SideBySide], examples: int, config: pytest.Config) -> None:
+    """So many histories of fifty steps each; five times as many with --long."""
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
+            max_examples=examples * (5 if config.getoption("--long") else 1),
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

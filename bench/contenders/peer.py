@@ -1,0 +1,59 @@
+"""A peer that is a module: what the measures ask of it, whichever store it keeps its queue in.
+
+The module has `enqueue`, perhaps `enqueue_many`, `noting`, and a worker when it runs as a program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from bench.contenders import tasks
+from bench.processes import Child
+from bench.results import Who
+from bench.timing import BATCH, batches, payloads
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What its module can do, as the measures ask for it."""
+
+    who: Who
+    app: ModuleType
+    drained: int
+    """How many tasks its worker is given: a few seconds of work."""
+    options: tuple[str, ...] = ()
+    """Of its worker, after the URL."""
+
+    def enqueue_one(self, url: str, n: int) -> float:
+        return self.app.enqueue(url, payloads(n))
+
+    def enqueue_bulk(self, size: int) -> Callable[[str, int], float]:
+        return lambda url, n: self.app.enqueue_many(url, batches(payloads(n), size))
+
+    def drain(self, url: str, n: int) -> float:
+        """From the first task's start to the last one's: the start of the process is not in it."""
+        self._fill(url, n)
+        with self._working(url, last=n) as worker:
+            first, last = (float(line) for line in worker.lines(2))
+        return last - first
+
+    @contextmanager
+    def worker(self, url: str) -> Iterator[tuple[Callable[[dict[str, Any]], Any], Child]]:
+        """The way to send, and its worker, which notes what it gets."""
+        with self.app.noting(url) as send, self._working(url) as child:
+            yield send, child
+
+    def _fill(self, url: str, n: int) -> None:
+        if hasattr(self.app, "enqueue_many"):
+            self.enqueue_bulk(BATCH)(url, n)
+        else:
+            self.enqueue_one(url, n)
+
+    def _working(self, url: str, last: int = 0) -> Child:
+        command = [sys.executable, "-m", self.app.__name__, url, *self.options]
+        return Child(command, {tasks.LAST: str(last)})
