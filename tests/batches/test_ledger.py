@@ -265,7 +265,7 @@ def _works(id: str) -> Verdict:
     return Verdict()
 
 
-SEEDS = {"memory": 150, "sqlite": 20, "postgres": 10, "redis": 10, "redis-cluster": 5}
+SEEDS = {"memory": 150, "sqlite": 20, "postgres": 10, "redis": 10, "redis-cluster": 5, "mongo": 5}
 
 
 @pytest.mark.parametrize("how", ["plain", "judged", "redeliver"])

@@ -37,6 +37,8 @@ class Place:
     """One fresh store on a server that may be killed."""
 
     url: str
+    process_url: str | None = None
+    """For processes, where the server is to tell them from others."""
 
     def __init__(self, server: Any, ledger: Path) -> None:
         self.server = server
@@ -64,7 +66,8 @@ class Place:
 
     def process(self, action: str, *point: str) -> subprocess.Popen[bytes]:
         script = str(HERE / "victim.py")
-        command = [sys.executable, script, action, self.url, str(self.ledger), *point]
+        url = self.process_url or self.url
+        command = [sys.executable, script, action, url, str(self.ledger), *point]
         with Path(f"{self.ledger}.errors").open("ab") as errors:
             self._processes.append(subprocess.Popen(command, stderr=errors))
         return self._processes[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import signal
 import sqlite3
 import sys
@@ -17,9 +18,11 @@ import pytest
 import holdfast
 from holdfast import Backoff, Holdfast, Outgoing, State
 from holdfast.testing import wait_until
+from servers import mongo
 
 sys.path.insert(0, str(Path(__file__).parent))
 import storm
+from mongo_place import SOON_OVER, MongoPlace
 from redis_place import RedisPlace
 from storm import KILLED, SWEEP, nothing_left
 
@@ -58,9 +61,16 @@ class SqlitePlace(storm.Place):
             return hf.queue("orders").stats().done
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "mongo"])
 def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="module")
+def mongo_soon_over() -> Iterator[str]:
+    """Where nobody waits for a minute until the server gives up what a killed one had begun."""
+    with mongo.running(parameters=SOON_OVER) as server:
+        yield server.url
 
 
 @pytest.fixture
@@ -73,6 +83,10 @@ def place(
     monkeypatch.setenv(*SWEEP)
     if store_name == "redis":
         place = RedisPlace(request.getfixturevalue("redis_url"), tmp_path / "ledger")
+    elif store_name == "mongo":
+        server = request.getfixturevalue("mongo_soon_over")
+        url = mongo.with_database(server, f"test_{secrets.token_hex(6)}")
+        place = MongoPlace(url, tmp_path / "ledger")
     else:
         place = SqlitePlace(tmp_path / "jobs.db", tmp_path / "ledger")
     with closing(place):
@@ -154,11 +168,25 @@ SCRIPTS = {
     "promote": [("lease", 1)],
 }
 MOMENTS = ("before", "sent", "after")
-NAMED = [("sqlite", action, *point) for action, points in POINTS.items() for point in points] + [
-    ("redis", action, f"{script} {moment}", nth)
-    for action, scripts in SCRIPTS.items()
-    for script, nth in scripts
-    for moment in MOMENTS
+COMMANDS = [
+    ("update:messages before", 2),
+    ("update:messages after", 2),
+    ("update:counts after", 3),
+    ("delete:messages after", 1),
+    ("insert:log after", 2),
+    ("commitTransaction before", 3),
+    ("commitTransaction after", 4),
+]
+"""Of a worker on MongoDB. Around each command of each call: see test_mongo_kill.py."""
+NAMED = [
+    *[("sqlite", action, *point) for action, points in POINTS.items() for point in points],
+    *[
+        ("redis", action, f"{script} {moment}", nth)
+        for action, scripts in SCRIPTS.items()
+        for script, nth in scripts
+        for moment in MOMENTS
+    ],
+    *[("mongo", "work", *point) for point in COMMANDS],
 ]
 
 
@@ -210,6 +238,10 @@ BATCHES = [
     ("redis", "enqueue sent", 1, 1),
     ("redis", "enqueue after", 3, 3),
     ("redis", "enqueue before", 5, 4),
+    ("mongo", "insert:messages before", 1, 0),
+    ("mongo", "insert:messages after", 1, 0),
+    ("mongo", "commitTransaction before", 3, 1),
+    ("mongo", "commitTransaction after", 4, 3),
 ]
 
 

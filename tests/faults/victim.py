@@ -5,7 +5,8 @@
 With STATEMENT it ends itself by SIGKILL at the NTH time. On a SQLite file: when SQLite is about to
 run that statement, between any two of a transaction, before its COMMIT, or before the next BEGIN.
 On Redis it is a script or a command and a moment: "lease before" it is sent, "lease sent" when the
-server has run it and its answer is unread, "lease after" the answer was read.
+server has run it and its answer is unread, "lease after" the answer was read. On MongoDB it is a
+command and its collection, if it has one, and a moment: "update:messages before".
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ def wait(hf: Holdfast) -> None:
 
 
 def die_at(hf: Holdfast, statement: str, nth: int) -> None:
+    if hasattr(hf.store._db, "tx"):
+        die_at_mongo(hf, *statement.split(" "), nth)
+        return
     if hasattr(hf.store._db, "client"):
         die_at_redis(hf, *statement.split(" "), nth)
         return
@@ -169,6 +173,39 @@ def die_at_redis(hf: Holdfast, name: str, moment: str, nth: int) -> None:
     redis.Connection.read_response = read_and_die
 
 
+def die_at_mongo(hf: Holdfast, what: str, moment: str, nth: int) -> None:
+    from pymongo import monitoring
+
+    lock, left = threading.Lock(), nth
+
+    class Death(monitoring.CommandListener):
+        asked: int | None = None
+
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            nonlocal left
+            of = event.command.get(event.command_name)
+            name = f"{event.command_name}:{of.split('.')[-1]}" if isinstance(of, str) else ""
+            if what in (name, event.command_name):
+                with lock:
+                    left -= 1
+                    if left == 0:
+                        self.asked = event.operation_id
+                        self.die("before")
+
+        def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+            if event.operation_id == self.asked:
+                self.die("after")
+
+        def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+
+        def die(self, here: str) -> None:
+            if moment == here:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monitoring.register(Death())
+    hf.store._db._pid = 0  # it opens a client anew, which has the listener
+
+
 def main(action: str, where: str, ledger: str, *point: str) -> None:
     if where.startswith("redis"):
         name_connections(where)
@@ -185,6 +222,7 @@ def main(action: str, where: str, ledger: str, *point: str) -> None:
         "exhaust": lambda: settle(hf, Retry("x")),
         "fail": lambda: settle(hf, Fail("poison")),
         "promote": lambda: hf.queue("orders").lease(10) and None,
+        "purge": lambda: hf.queue("orders").purge() and None,
         "batch": lambda: hf.queue("orders").enqueue_many(batch_of(1000)) and None,
         "wait": lambda: wait(hf),
     }

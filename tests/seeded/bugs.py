@@ -14,6 +14,7 @@ class Bug(NamedTuple):
     old: str
     new: str
     caught_by: str
+    """A file of tests; where those before the one that notices take seconds, that one."""
 
 
 LIFECYCLE, WORKER, SWEEPER = "lifecycle.py", "worker.py", "sweeper.py"
@@ -22,6 +23,7 @@ CONNECTIONS = "stores/sqlite/connections.py"
 PG_STORE, PG_SETTLE = "stores/postgres/store.py", "stores/postgres/settle.py"
 PG_SQL = "stores/postgres/statements.py"
 LUA = "stores/redis/lua/"
+MONGO = "stores/mongo/"
 BATCHES, ON_BATCHES = "batches.py", "batches/test_batches.py"
 
 BUGS = [
@@ -44,14 +46,14 @@ BUGS = [
         LIFECYCLE,
         "return msgspec.structs.replace(move, overdue_at=now)",
         "return move",
-        "test_overdue.py",
+        "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
     ),
     Bug(
         "a release counts as an attempt",
         LIFECYCLE,
         "return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)",
         "return _back(Verb.RELEASE, lease, now, lease.message.attempts, None)",
-        "test_fencing.py",
+        "test_fencing.py::test_a_released_message_is_back_at_once_and_uncounted",
     ),
     Bug(
         "a redrive keeps the attempts",
@@ -128,7 +130,7 @@ BUGS = [
         STORE,
         "return None if paused or not (ready or due)",
         "return None if not (ready or due)",
-        "test_leasing.py",
+        "test_leasing.py::test_a_paused_queue_accepts_and_gives_none",
     ),
     Bug(
         "the message's own time-out is ignored",
@@ -177,21 +179,21 @@ BUGS = [
         SETTLE,
         "if row[_CALL] != call or row[_LEASE] != lease or row[_ID] != move.id:",
         "if row[_CALL] != call or row[_LEASE] != lease:",
-        "test_fencing.py",
+        "test_fencing.py::test_a_token_is_good_for_its_own_message_only",
     ),
     Bug(
         "a settled lease can be settled again",
         SETTLE,
         "l.lease = m.lease AND m.state = 2\nWHERE seq",
         "l.lease = m.lease\nWHERE seq",
-        "test_fencing.py",
+        "test_fencing.py::test_a_batch_answers_item_by_item",
     ),
     Bug(
         "a repeated call looks like a lost lease",
         SETTLE,
         "same = logged == (lease, seq, move.verb.value)",
         "same = False",
-        "test_fencing.py",
+        "test_fencing.py::test_a_batch_answers_item_by_item",
     ),
     Bug(
         "the log keeps the last finish",
@@ -240,7 +242,7 @@ BUGS = [
         SWEEPER,
         'logger.exception("sweep failed; trying again in %s ms", self._interval_ms)',
         "return",
-        "test_overdue.py",
+        "test_overdue.py::test_a_tick_that_fails_does_not_stop_the_next",
     ),
     Bug(
         "redrive chases what dies again",
@@ -254,21 +256,21 @@ BUGS = [
         WORKER,
         "                patience.wait(error)\n            if last:",
         "                group.clear()\n            if last:",
-        "test_handling.py",
+        "test_handling.py::test_acks_are_grouped_and_none_is_lost_when_the_store_is_away",
     ),
     Bug(
         "leases are not renewed",
         WORKER,
         "                self._renew(items)\n",
         "                pass\n",
-        "test_handling.py",
+        "test_handling.py::test_a_long_handler_keeps_its_lease",
     ),
     Bug(
         "what never started counts as failed",
         "handlers.py",
         "        return lifecycle.released(lease, now)\n",
         "        return lifecycle.nacked(lease, [], policy, now, rng)\n",
-        "test_handling.py",
+        "test_handling.py::test_a_stop_lets_handlers_finish_and_gives_back_the_rest",
     ),
     Bug(
         "handlers that succeeded run again",
@@ -317,14 +319,14 @@ BUGS = [
         PG_SETTLE,
         "return Settled.ALREADY if same else Settled.STALE",
         "return Settled.STALE",
-        "test_fencing.py",
+        "test_fencing.py::test_a_batch_answers_item_by_item",
     ),
     Bug(
         "postgres: a sweep does not see an extension",
         PG_SETTLE,
         "return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at",
         "return True",
-        "test_overdue.py",
+        "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
     ),
     Bug(
         "postgres: an id used again is logged again",
@@ -352,7 +354,7 @@ BUGS = [
         PG_SQL,
         "WHERE name = %(queue)s AND NOT paused)",
         "WHERE name = %(queue)s)",
-        "test_leasing.py",
+        "test_leasing.py::test_a_paused_queue_accepts_and_gives_none",
     ),
     Bug(
         "postgres: leases come in any order",
@@ -373,7 +375,7 @@ BUGS = [
         PG_SQL,
         "attempts = attempts + 1, owner",
         "attempts = attempts + 0, owner",
-        "test_fencing.py",
+        "test_fencing.py::test_a_released_message_is_back_at_once_and_uncounted",
     ),
     Bug(
         "postgres: stats forget what is due",
@@ -529,7 +531,7 @@ BUGS = [
         LUA + "lease.lua",
         "if known[2] == '1' then return { 'ok', {}, {}, {} } end",
         "",
-        "test_leasing.py",
+        "test_leasing.py::test_a_paused_queue_accepts_and_gives_none",
     ),
     Bug(
         "redis: any token settles",
@@ -543,7 +545,7 @@ BUGS = [
         LUA + "settle.lua",
         "    if fits and overdue ~= '' then",
         "    if false then",
-        "test_overdue.py",
+        "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
     ),
     Bug(
         "redis: an acked batch cuts off what others hold",
@@ -621,5 +623,124 @@ BUGS = [
         "num(now + timeout) or ARGV[10]",
         "num(now + timeout) or num(now)",
         "test_holding.py",
+    ),
+    Bug(
+        "mongo: any token settles",
+        MONGO + "settling.py",
+        'if doc["st"] != LEASED or doc.get("tk") != base_of(move.token, move.id):',
+        'if doc["st"] != LEASED:',
+        "test_fencing.py",
+    ),
+    Bug(
+        "mongo: an ack of what this process leased needs no lease",
+        MONGO + "settling.py",
+        'held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": queue.q}',
+        'held = {"_id": {"$in": ids}, "q": queue.q}',
+        "faults/test_mongo_faults.py::test_an_ack_after_another_process_gave_the_message_back",
+    ),
+    Bug(
+        "mongo: a sweep that does not see an extension",
+        MONGO + "settling.py",
+        'return move.overdue_at is None or doc["dl"] <= move.overdue_at',
+        "return True",
+        "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
+    ),
+    Bug(
+        "mongo: a lease takes what another has taken",
+        MONGO + "leasing.py",
+        'line: Doc = {"_id": {"$in": ids}, "st": READY, "q": queue.q}',
+        'line: Doc = {"_id": {"$in": ids}, "q": queue.q}',
+        "faults/test_mongo_faults.py::test_twenty_consumers_share_two_thousand_messages",
+    ),
+    Bug(
+        "mongo: with one that is due come all that are delayed",
+        MONGO + "leasing.py",
+        'due: Doc = {"q": queue.q, "st": DELAYED, "av": {"$lte": now}}',
+        'due: Doc = {"q": queue.q, "st": DELAYED, "av": {"$gte": 0}}',
+        "faults/test_mongo_faults.py::test_only_what_is_due_is_made_ready",
+    ),
+    Bug(
+        "mongo: a paused queue is leased from",
+        MONGO + "store.py",
+        'if look.spec["paused"]:\n                return []',
+        "if False:\n                return []",
+        "test_leasing.py::test_a_paused_queue_accepts_and_gives_none",
+    ),
+    Bug(
+        "mongo: what a transaction moves is not counted",
+        MONGO + "store.py",
+        "self._counts.add(slot, counts.get(q, Counter()), now, session)",
+        "self._counts.add(slot, Counter(), now, session)",
+        "test_counting.py",
+    ),
+    Bug(
+        "mongo: a mark is never cleared",
+        MONGO + "counts.py",
+        'change = {**_change(deltas, now), "$unset": {"do": "", "ds": ""}}',
+        "change = _change(deltas, now)",
+        "faults/test_mongo_faults.py::test_who_lives_leaves_no_mark",
+    ),
+    Bug(
+        "mongo: who died between mark and count is not made good",
+        MONGO + "counts.py",
+        'there), {"n": 0})["n"] - sum(d.get(name, 0) for d in docs)',
+        'there), {"n": 0})["n"] * 0',
+        "faults/test_mongo_faults.py::test_a_lease_that_died_between_mark_and_count_is_put_right",
+    ),
+    Bug(
+        "mongo: a dead letter keeps its place",
+        MONGO + "settling.py",
+        '        if tail:\n            write["$currentDate"]',
+        '        if False:\n            write["$currentDate"]',
+        "test_dead.py",
+    ),
+    Bug(
+        "mongo: a redrive keeps the attempts",
+        MONGO + "settling.py",
+        '"at": move.attempts,',
+        '"at": doc["at"],',
+        "test_dead.py",
+    ),
+    Bug(
+        "mongo: one that goes back keeps the name of its batch",
+        MONGO + "settling.py",
+        'for name in ("ba", *(("tk",) if move.token is None else ())) if name in doc]',
+        'for name in (("tk",) if move.token is None else ()) if name in doc]',
+        "faults/test_mongo_faults.py::test_one_that_goes_back_has_no_batch",
+    ),
+    Bug(
+        "mongo: a queue that is gone is enqueued to",
+        MONGO + "store.py",
+        '                counts.delete_many({"q": {"$in": qs}}, session=session)\n',
+        "",
+        "faults/test_mongo_faults.py::test_nothing_is_put_into_a_queue_that_another_deleted",
+    ),
+    Bug(
+        "mongo: what is held has a deadline",
+        MONGO + "leasing.py",
+        "change = _again(ask, now, NO_DEADLINE)",
+        "change = _again(ask, now)",
+        "test_holding.py",
+    ),
+    Bug(
+        "mongo: a receipt does not stop the second batch",
+        MONGO + "store.py",
+        "if receipt is not None and not records.note(",
+        "if receipt is not None and None is records.note(",
+        "test_recording.py",
+    ),
+    Bug(
+        "mongo: one that is in the log already comes back",
+        MONGO + "store.py",
+        'if row["tk"] == base_of(keys[row["_id"]].token, keys[row["_id"]].id)',
+        "if False",
+        "faults/test_mongo_kill.py::test_killed_around_each_command[mongo-standalone-ack]",
+    ),
+    Bug(
+        "mongo: a standalone server's log first, and what was not finished stays in it",
+        MONGO + "settling.py",
+        'log.delete_one({"_id": row["_id"], "tk": doc["tk"]})',
+        "pass",
+        "faults/test_mongo_faults.py::test_a_lease_lost_on_the_way_to_the_log_is_not_in_it",
     ),
 ]

@@ -131,15 +131,15 @@ class Connections:
             self._in_sets = "setName" in said or said.get("msg") == "isdbgrid"
         return bool(self._in_sets)
 
-    def tx(self, work: Callable[[Session], T]) -> T:
+    def tx(self, work: Callable[[Session], T], patience: float | None = None) -> T:
         """All that `work` writes in one step. On a standalone, in the order in which it writes."""
         with self.translated():
             if not self.has_transactions:
                 return work(None)
             with self.client.start_session() as session:
-                return self._tx(session, work)
+                return self._tx(session, work, CONFLICT_S if patience is None else patience)
 
-    def _tx(self, session: ClientSession, work: Callable[[Session], T]) -> T:
+    def _tx(self, session: ClientSession, work: Callable[[Session], T], patience: float) -> T:
         begun, pause = clock.monotonic(), PAUSE_S[0]
         until = begun + self.where.timeout
         while True:
@@ -154,7 +154,7 @@ class Connections:
                         session.abort_transaction()
                 if not has_label(error, TRANSIENT):
                     raise
-                if is_conflict(error) and clock.monotonic() > begun + CONFLICT_S:
+                if is_conflict(error) and clock.monotonic() > begun + patience:
                     raise Conflict(f"{self.where.shown}: another transaction holds it") from error
                 if clock.monotonic() > until:
                     raise

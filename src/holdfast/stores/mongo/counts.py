@@ -22,7 +22,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.stores.mongo.connections import Connections, Session
-from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
+from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, READY, Doc
 
 GATES = 32
 MARK_STALE_MS = 10_000
@@ -56,7 +56,7 @@ class Counts:
         self._free: dict[int, deque[Slot]] = {}
         self._made: Counter[int] = Counter()
 
-    def take(self, q: int, queue: str, now: int) -> Slot | None:
+    def take(self, q: int, now: int) -> Slot | None:
         """A slot for one call; None if the queue is gone."""
         with self._lock:
             if self._pid != os.getpid():
@@ -66,20 +66,21 @@ class Counts:
                 return self._free[q].pop()
             self._made[q] += 1
             slot = Slot(q, f"{q}/{self._process}/{self._made[q]}")
-        return slot if self._open(slot, queue, now) else None
+        return slot if self._open(slot, now) else None
 
     def give(self, slot: Slot) -> None:
         if "/gate/" not in slot.id and slot.id.split("/")[1] == self._process:
             self._free[slot.q].append(slot)
 
-    def _open(self, slot: Slot, queue: str, now: int) -> bool:
+    def _open(self, slot: Slot, now: int) -> bool:
         def make(session: Session) -> bool:
-            there = self._db.get(QUEUES, session).update_one(
-                {"_id": queue, "qid": slot.q}, {"$inc": {"slots": 1}}, session=session
-            )
+            # By any of the gates: if this process died here, the queue's own document would stay
+            # locked, for a minute, to everybody else who opens one.
+            counts, gate = self._db.get(COUNTS, session), {"_id": self.gate(slot.q).id}
+            there = counts.update_one(gate, {"$inc": {"f": 1}}, session=session)
             if there.matched_count:
                 doc = {"_id": slot.id, "q": slot.q, "u": now}
-                self._db.get(COUNTS, session).insert_one(doc, session=session)
+                counts.insert_one(doc, session=session)
             return bool(there.matched_count)
 
         return self._db.tx(make)
@@ -125,19 +126,23 @@ class Counts:
 
     def fold(self, now: int) -> int:
         """What processes that are gone have counted, into the gates."""
-        old = {"do": None, "u": {"$lt": now - IDLE_MS}}
+        not_a_gate = {"$not": {"$regex": "/gate/"}}  # which says when it was used as well
+        old = {"do": None, "u": {"$lt": now - IDLE_MS}, "_id": not_a_gate}
         idle = list(self._db.get(COUNTS).find(old, limit=FOLD_MAX))
         for doc in idle:
-            self._db.tx(lambda session, doc=doc: self._fold(doc, session))
+            self._db.tx(lambda session, doc=doc: self._fold(doc, now, session))
         return len(idle)
 
-    def _fold(self, doc: Doc, session: Session) -> None:
+    def _fold(self, doc: Doc, now: int, session: Session) -> None:
+        """Marked, for a standalone server: if we die on the way, it counts anew."""
         counts = self._db.get(COUNTS, session)
-        gone = counts.delete_one({"_id": doc["_id"], "u": doc["u"], "do": None}, session=session)
-        if gone.deleted_count:
+        known = {"_id": doc["_id"], "u": doc["u"], "do": None}
+        mark: Doc = {"$set": {"do": "fold", "ds": now}}
+        if counts.update_one(known, mark, session=session).matched_count:
             deltas = {name: doc[name] for name in (*FIELDS.values(), DONE) if doc.get(name)}
             gate = self.gate(doc["q"]).id
             counts.update_one({"_id": gate}, {"$inc": {**deltas, "f": 1}}, session=session)
+            counts.delete_one({"_id": doc["_id"], "do": "fold"}, session=session)
 
     def repair(self, now: int) -> int:
         """Count anew the queues of whoever died while they moved messages."""
@@ -148,7 +153,7 @@ class Counts:
 
     def _repair(self, q: int, now: int, session: Session) -> int:
         counts, messages = (self._db.get(kind, session) for kind in (COUNTS, MESSAGES))
-        docs = list(counts.find({"q": q}, session=session))
+        docs = list(counts.find({"q": q}, session=session).sort("_id", 1))
         marked = [doc for doc in docs if doc.get("do")]
         if any(doc["ds"] > now - MARK_STALE_MS for doc in marked):
             return 0  # somebody is at it: their count would come on top
@@ -158,14 +163,16 @@ class Counts:
                 [{"$match": {"q": q, "st": state}}, {"$count": "n"}], session=session
             )
             change[name] = next(iter(there), {"n": 0})["n"] - sum(d.get(name, 0) for d in docs)
-        for doc in marked:
+        if session is None and list(counts.find({"q": q}).sort("_id", 1)) != docs:
+            return 0  # no snapshot: somebody moved messages between the counts and the counting
+        gate = self.gate(q).id
+        counts.update_one({"_id": gate}, {"$inc": {**change, "f": 1}}, session=session)
+        for doc in marked:  # last: who dies before is repaired once more
             counts.update_one(
                 {"_id": doc["_id"], "do": doc["do"]},
                 {"$unset": {"do": "", "ds": ""}},
                 session=session,
             )
-        gate = self.gate(q).id
-        counts.update_one({"_id": gate}, {"$inc": {**change, "f": 1}}, session=session)
         return 1
 
 

@@ -81,6 +81,8 @@ it is paused, and whether it exists, is read anew by every lease and every enque
 STEP = 1000
 """Documents that one write takes of what may be many."""
 EVENTS_KEPT = 1000
+APART_S = 0.02
+"""How long a part of a batch, some of which is locked, makes way for others."""
 
 T = TypeVar("T")
 Names = Iterable[str]
@@ -211,8 +213,9 @@ class MongoStore:
             if only_empty and any(self._holds(q, session) for q in qs):
                 return None
             if qs:
-                graves = [{"_id": f"gone/{q}", "q": q, "on": clock.wall_ms()} for q in qs]
-                self._db.get(META, session).insert_many(graves, session=session)
+                for q in qs:
+                    grave = {"$set": {"q": q, "on": clock.wall_ms()}}
+                    upserted(self._db.get(META, session), {"_id": f"gone/{q}"}, grave, session)
                 queues.delete_many({"qid": {"$in": qs}}, session=session)
                 counts.delete_many({"q": {"$in": qs}}, session=session)
             return qs
@@ -417,11 +420,18 @@ class MongoStore:
         return answers
 
     def _settle(
-        self, moves: Sequence[Transition], now: int, names: set[str], within: Any, *, careful: bool
+        self,
+        moves: Sequence[Transition],
+        now: int,
+        names: set[str],
+        within: Any,
+        *,
+        careful: bool,
+        patience: float | None = None,
     ) -> list[Settled]:
         remembered = None if careful else self._remembered(moves)
         settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
-        return self._counted(names, now, settling.work, within)
+        return self._counted(names, now, settling.work, within, patience=patience)
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
@@ -438,6 +448,8 @@ class MongoStore:
         self, moves: Sequence[Transition], now: int, until: float, error: Conflict
     ) -> list[Settled]:
         """Some of these are locked, by somebody who died with them: the others need not wait."""
+        if len(moves) == 1 and moves[0].overdue_at is not None:
+            return [Settled.STALE]  # a sweep: whoever settles it may still come through
         if len(moves) == 1 or clock.monotonic() > until:
             raise error
         answers: list[Settled] = []
@@ -454,7 +466,8 @@ class MongoStore:
     def _settle_part(self, moves: Sequence[Transition], now: int, until: float) -> list[Settled]:
         names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
         try:
-            return self._settle(moves, now, names, None, careful=True)
+            # At once: that they are held by somebody was seen for a second already.
+            return self._settle(moves, now, names, None, careful=True, patience=APART_S)
         except Conflict as error:
             return self._settle_apart(moves, now, until, error)
 
@@ -718,7 +731,14 @@ class MongoStore:
     # How everything is counted
 
     def _counted(
-        self, names: Names, now: int, work: Work[T], within: Any = None, *, marked: bool = False
+        self,
+        names: Names,
+        now: int,
+        work: Work[T],
+        within: Any = None,
+        *,
+        marked: bool = False,
+        patience: float | None = None,
     ) -> T:
         """Run `work`, which says how its queues' counts change, and count that with it."""
         if within is not None:
@@ -734,7 +754,7 @@ class MongoStore:
                     else:
                         known[name] = None
                 try:
-                    answer = self._run(work, known, slots, now, marked)
+                    answer = self._run(work, known, slots, now, marked, patience)
                 except Gone as gone:
                     slots.pop(gone.slot.q)
                     self._known.clear()
@@ -746,7 +766,7 @@ class MongoStore:
 
     def _slot(self, queue: Known, name: str, now: int) -> Slot | None:
         with self._db.translated():
-            slot = self._counts.take(queue.q, name, now)
+            slot = self._counts.take(queue.q, now)
         if slot is None:
             self._known.pop(name, None)
         return slot
@@ -758,6 +778,7 @@ class MongoStore:
         slots: dict[int, Slot],
         now: int,
         marked: bool,
+        patience: float | None,
     ) -> T:
         with self._db.translated():
             if marked or not self._db.has_transactions:
@@ -769,7 +790,7 @@ class MongoStore:
                     self._counts.add(slot, counts.get(q, Counter()), now, session)
                 return answer
 
-            return self._db.tx(whole)
+            return self._db.tx(whole, patience)
 
     def _run_marked(
         self, work: Work[T], known: dict[str, Known | None], slots: dict[int, Slot], now: int
@@ -779,7 +800,7 @@ class MongoStore:
             if queue is None:
                 continue
             while not self._counts.mark(slots[queue.q], call, now):
-                fresh = self._counts.take(queue.q, queue.spec.name, now)
+                fresh = self._counts.take(queue.q, now)
                 if fresh is None:
                     raise Gone(slots[queue.q])
                 slots[queue.q] = fresh
