@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -60,7 +60,7 @@ def test_the_server_drops_what_is_older_and_nothing_else(url: str, log: Collecti
         old, young = queue.enqueue_many(["old", "young"])
         queue.settle(queue.lease(2))
         tick(hf)
-        long_ago = datetime.now(timezone.utc) - timedelta(hours=2)
+        long_ago = datetime.now(UTC) - timedelta(hours=2)
         log.update_one({"_id": {"$regex": old.id}}, {"$set": {"on": long_ago}})
         wait_until(lambda: log.count_documents({}) == 1)
         assert [entry.message.id for entry in queue.browse("log")] == [young.id]

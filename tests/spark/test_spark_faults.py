@@ -32,10 +32,10 @@ STREAM_POINTS = (
 )
 RUN_POINTS = ("after-stage:1", "after-sink:1", "after-publish:1", "in-settle:1")
 SHARE = {
-    "sqlite": slice(0, None, 2),
+    "sqlite": slice(0, None, 3),
     "postgres": slice(None),
-    "redis": slice(1, None, 2),
-    "mongo": slice(1, None, 3),
+    "redis": slice(1, None, 3),
+    "mongo": slice(2, None, 3),
 }
 """Which of the points each store sees. Every death costs the start of a JVM; the order in which a
 batch is reserved, sealed and settled is the same code on every store. With --long: all."""

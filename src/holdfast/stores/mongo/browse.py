@@ -14,7 +14,7 @@ from holdfast.store import Entry, State, View
 from holdfast.stores.mongo.layout import DELAYED, LEASED, READY, Doc
 from holdfast.stores.mongo.rows import (
     log_key,
-    number,
+    position,
     read_finished,
     read_lease,
     read_message,
@@ -108,10 +108,16 @@ def _from(
         asked = {**base, **step}
         for name, condition in rest.items():
             asked[name] = {**asked[name], **condition} if name in asked else condition
-        cursor = at.find(asked, only).sort([(first, 1), (second, 1)]).batch_size(max(size, 2))
+        # With one value of the first key the server would not merge partitions by both.
+        order = [(second, 1)] if isinstance(step.get(first), int) else [(first, 1), (second, 1)]
+        cursor = at.find(asked, only).sort(order).batch_size(max(size, 2))
         with cursor:
             for doc in cursor:
-                yield (int(doc[first]), number(doc[second])), doc
+                try:
+                    key = position(doc, first, second)
+                except StoreCorrupt:
+                    continue  # see `holdfast doctor`
+                yield key, doc
 
 
 def _steps(first: str, second: str, after: Cursor, between: Doc) -> Iterator[Doc]:
@@ -174,8 +180,8 @@ def count(at: Collection[Doc], view: View, q: int, now: int) -> int:
 def _entry(doc: Doc, view: View) -> Entry:
     if view.state is State.LOG:
         finished = read_finished(doc, view.queue)
-        return Entry(finished.message, number(doc["sq"]), finished=finished)
-    place = number(doc["pl"])
+        return Entry(finished.message, position(doc, "fa", "sq")[1], finished=finished)
+    place = position(doc, "rk", "pl")[1]
     if view.state is State.LEASED:
         lease = read_lease(doc, view.queue)
         return Entry(lease.message, place, lease)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
-from pymongo import MongoClient, ReturnDocument, WriteConcern
+from bson import CodecOptions
+from bson.errors import InvalidDocument
+from pymongo import MongoClient, ReadPreference, ReturnDocument, WriteConcern
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
@@ -47,7 +49,9 @@ UNKNOWN = "UnknownTransactionCommitResult"
 
 SOON = WriteConcern(w=1)
 """On the primary; a later write that waits for others covers it."""
-FAILURES = (driver.PyMongoError, OSError)
+PLAIN: CodecOptions[Doc] = CodecOptions()
+"""Whatever classes the client of a session that is joined makes of documents."""
+FAILURES = (driver.PyMongoError, InvalidDocument, OSError)
 LABELLED = (driver.OperationFailure, driver.ConnectionFailure)
 
 
@@ -71,7 +75,7 @@ class Connections:
         self._never = threading.Event()
         self._in_sets: bool | None = None
         self._collections: dict[tuple[int, str, bool], Collection[Doc]] = {}
-        self.concern = WriteConcern(w=where.w, j=where.journal)
+        self.concern = WriteConcern(w=where.w, wtimeout=where.wait_ms, j=where.journal)
 
     @property
     def client(self) -> MongoClient[Doc]:
@@ -102,7 +106,9 @@ class Connections:
 
     def of(self, client: MongoClient[Doc]) -> Database[Doc]:
         """Our database by the way of another client, whose session one is to join."""
-        return client.get_database(self.where.database, write_concern=self.concern)
+        return client.get_database(
+            self.where.database, PLAIN, ReadPreference.PRIMARY, self.concern, ReadConcern()
+        )
 
     @property
     def database(self) -> Database[Doc]:
@@ -117,7 +123,7 @@ class Connections:
         key = (id(client), kind, soon)
         known = self._collections.get(key)
         if known is None or known.database.client is not client:
-            known = client.get_database(self.where.database).get_collection(
+            known = self.of(client).get_collection(
                 self.name(kind), write_concern=SOON if soon else self.concern
             )
             if client is self._made:  # not those of whoever lets us join
@@ -143,7 +149,7 @@ class Connections:
         begun, pause = clock.monotonic(), PAUSE_S[0]
         until = begun + self.where.timeout
         while True:
-            session.start_transaction(ReadConcern("snapshot"), self.concern)
+            session.start_transaction(ReadConcern("snapshot"), self.concern, ReadPreference.PRIMARY)
             try:
                 answer = work(session)
                 self._commit(session, until)
@@ -192,9 +198,10 @@ class Connections:
         shown = self.where.shown
         if self._closed:
             return StoreUnavailable(f"{shown}: this connection was closed")
-        said = _said(error)
+        said, code = _said(error), getattr(error, "code", None)
+        if isinstance(error, driver.BulkWriteError):  # whose own words say nothing
+            said, code = _first_of(error, said)
         text = f"{shown}: {said}"
-        code = getattr(error, "code", None)
         if isinstance(error, driver.DocumentTooLarge) or code in _TOO_LARGE:
             return InvalidArgument("payload", "MongoDB takes documents of at most 16 MiB")
         if isinstance(error, driver.ConfigurationError | driver.InvalidURI):
@@ -256,10 +263,11 @@ def _in_commands(docs: list[Doc]) -> Generator[tuple[int, list[Doc]], None, None
     """Parts that each fit into one command."""
     start, size = 0, 0
     for n, doc in enumerate(docs):
-        size += len(doc["bd"]) + len(doc.get("hi", "")) + len(doc.get("hd", "")) + DOC_BYTES
-        if size > COMMAND_BYTES and n > start:
+        own = len(doc["bd"]) + len(doc.get("hi", "")) + len(doc.get("hd", "")) + DOC_BYTES
+        if size + own > COMMAND_BYTES and n > start:
             yield start, docs[start:n]
             start, size = n, 0
+        size += own
     if start < len(docs):
         yield start, docs[start:]
 
@@ -286,6 +294,13 @@ def has_label(error: BaseException, label: str) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     return isinstance(error, driver.OperationFailure) and error.code == 112
+
+
+def _first_of(error: driver.BulkWriteError, said: str) -> tuple[str, int | None]:
+    details: Doc = dict(error.details or {})
+    for problem in (*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())):
+        return str(problem.get("errmsg", said)).rstrip("."), problem.get("code")
+    return said, error.code
 
 
 def _said(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from holdfast.errors import InvalidArgument, StoreUnavailable
+from holdfast.errors import FailedPrecondition, InvalidArgument, StoreUnavailable
 from holdfast.stores.mongo.connections import TRANSIENT, Connections, has_label
 from holdfast.stores.mongo.counts import Gone
 from holdfast.stores.mongo.layout import META
@@ -45,6 +45,8 @@ def joined(within: Any, db: Connections, store: str) -> Generator[ClientSession,
             if theirs is None or theirs.get("store") != store:
                 raise InvalidArgument("within", f"the session is not on {db.where.shown}")
             yield within
+    except FailedPrecondition:
+        raise InvalidArgument("within", f"the session is not on {db.where.shown}") from None
     except Gone:
         raise TransactionLost(f"{db.where.shown}: the queue was deleted meanwhile") from None
     except StoreUnavailable as error:

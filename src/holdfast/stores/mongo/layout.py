@@ -52,17 +52,20 @@ INDEXES: dict[str, list[IndexModel]] = {
 _INT: Doc = {"bsonType": ["int", "long"]}
 _TICK: Doc = {"bsonType": "timestamp"}
 _TEXT: Doc = {"bsonType": "string"}
+_BYTES: Doc = {"bsonType": "binData"}
+_CONTENT: Doc = {
+    **dict.fromkeys(("q", "pt", "rk", "pr", "ea", "av", "at", "mx", "fl"), _INT),
+    **dict.fromkeys(("ky", "ty", "ct", "hd", "bo", "hi"), _TEXT),
+    **dict.fromkeys(("pl", "sq"), _TICK),
+    "_id": {"bsonType": "string", "pattern": "^[0-9]+/.{36}$"},
+    "to": {"bsonType": ["double", "int", "long"]},
+    "bd": _BYTES,
+}
+_ALWAYS = ["_id", "q", "pt", "sq", "pr", "ea", "av", "at", "bd"]
 SOUND: Doc = {
-    "required": ["_id", "q", "st", "pt", "rk", "pl", "sq", "pr", "ea", "av", "at", "bd"],
-    "properties": {
-        **dict.fromkeys(("q", "pt", "rk", "pr", "ea", "av", "at", "mx", "fl"), _INT),
-        **dict.fromkeys(("_id", "ky", "ty", "ct", "hd", "bo", "hi"), _TEXT),
-        **dict.fromkeys(("pl", "sq"), _TICK),
-        "st": {"enum": [READY, DELAYED, LEASED]},
-        "to": {"bsonType": ["double", "int", "long"]},
-        "bd": {"bsonType": "binData"},
-    },
-    "oneOf": [
+    "required": [*_ALWAYS, "st", "rk", "pl"],
+    "properties": {**_CONTENT, "st": {"enum": [READY, DELAYED, LEASED]}},
+    "anyOf": [
         {"properties": {"st": {"enum": [READY, DELAYED]}}},
         {
             "required": ["tk", "dl", "la", "ow"],
@@ -71,6 +74,20 @@ SOUND: Doc = {
     ],
 }
 """A message that Holdfast can read, as a JSON schema: `holdfast doctor` looks for others."""
+SOUND_LOG: Doc = {
+    "required": [*_ALWAYS, "fa", "ss"],
+    "properties": {**_CONTENT, "fa": _INT, "la": _INT, "ss": _TEXT, "ow": _TEXT, "rs": _BYTES},
+}
+
+
+def _number(of: Any) -> Doc:
+    """As the one kind of number that is a date; nothing where there is nonsense, which would else
+    end the whole view with an error."""
+    return {"$convert": {"input": of, "to": "long", "onError": None, "onNull": None}}
+
+
+def _date(of: Doc) -> Doc:
+    return {"$convert": {"input": of, "to": "date", "onError": None, "onNull": None}}
 
 
 def tasks(queues: str, log: str) -> list[Doc]:
@@ -92,20 +109,22 @@ def tasks(queues: str, log: str) -> list[Doc]:
             "default": "damaged",
         }
     }
+    key = {"$convert": {"input": "$_id", "to": "string", "onError": "", "onNull": ""}}
+    times = [_number(name) for name in ("$ea", "$la", "$ua", "$fa")]
     shown: Doc = {
         "_id": 1,
-        "id": {"$arrayElemAt": [{"$split": ["$_id", "/"]}, 1]},
+        "id": {"$arrayElemAt": [{"$split": [key, "/"]}, 1]},
         "queue": "$of",
         "status": status,
-        "created_at": {"$toDate": "$ea"},
-        "updated_at": {"$toDate": {"$max": ["$ea", "$la", "$ua", "$fa"]}},
+        "created_at": _date(_number("$ea")),
+        "updated_at": _date({"$max": times}),
         "attempts": "$at",
         "next_retry_at": {
-            "$cond": [{"$eq": ["$st", DELAYED]}, {"$toDate": "$av"}, "$$REMOVE"],
+            "$cond": [{"$eq": ["$st", DELAYED]}, _date(_number("$av")), "$$REMOVE"],
         },
-        "deadline": {"$cond": [leased, {"$toDate": "$dl"}, "$$REMOVE"]},
+        "deadline": {"$cond": [leased, _date(_number("$dl")), "$$REMOVE"]},
         "owner": {"$cond": [leased, "$ow", "$$REMOVE"]},
-        "finished_at": {"$toDate": "$fa"},
+        "finished_at": _date(_number("$fa")),
         "backoff_policy": "$bo",
         "error": "$er",
         "partition": "$pt",

@@ -15,7 +15,7 @@ from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import FIELDS, Deltas
 from holdfast.stores.mongo.layout import DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
-from holdfast.stores.mongo.rows import base_of, read_lease, take_lease
+from holdfast.stores.mongo.rows import base_of, position, read_lease, take_lease
 from holdfast.stores.mongo.settling import Known
 
 TRIES = 20
@@ -70,21 +70,23 @@ class Leasing:
             look = self._look(queue, of, skip, ask.limit, {"$lte": now})
             docs += look.docs
         if len(docs) > ask.limit:
-            docs.sort(key=lambda doc: (doc["rk"], doc["pl"]))
+            docs.sort(key=_in_line)
         return Look(look.spec, docs[: ask.limit], look.due)
 
     def anything(self, queue: Known) -> Look:
-        return self._look(queue, None, 0, 1, None)
+        """Only what a lease would find: else whoever waits would look again and again."""
+        look = Look(None, [], None)
+        for of in of_partitions(range(queue.spec.partitions)):
+            look = self._look(queue, of, 0, 1, None)
+            if look.docs:
+                break
+        return look
 
     def _look(self, queue: Known, of: Any, skip: int, limit: int, due: Any) -> Look:
-        line: Doc = {"q": queue.q, "st": READY}
-        if of is not None:
-            line["pt"] = of
-        delayed: Doc = {"q": queue.q, "st": DELAYED}
-        if due is not None:
-            delayed["av"] = due
+        line: Doc = {"q": queue.q, "st": READY, "pt": of}
+        delayed: Doc = {"q": queue.q, "st": DELAYED, "av": due or {"$gte": 0}}
         pipeline: list[Doc] = [{"$match": line}]
-        if of is not None:
+        if due is not None:
             pipeline.append({"$sort": {"rk": 1, "pl": 1}})
         if skip:
             pipeline.append({"$skip": skip})
@@ -111,7 +113,7 @@ class Leasing:
         found = self._db.get(MESSAGES).aggregate(pipeline, batchSize=limit + 3)
         spec, at, docs = None, None, list[Doc]()
         for doc in found:
-            if "qid" in doc:
+            if "qid" in doc and doc["_id"] == queue.spec.name:
                 spec = doc
             elif doc["st"] == DELAYED:
                 at = int(doc["av"])
@@ -132,18 +134,11 @@ class Leasing:
 
     def claim(
         self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int
-    ) -> tuple[list[Lease], Deltas]:
-        """Those of the candidates that nobody else took meanwhile."""
-        taken: list[tuple[Doc, Lease]] = []
-        odd: list[Doc] = []
-        for doc in docs:
-            try:
-                taken.append((doc, take_lease(doc, ask, now)))
-            except StoreCorrupt:
-                odd.append(doc)
-        deltas: Deltas = self.set_aside(odd)[1] if odd else Counter()
+    ) -> tuple[list[Lease] | None, Deltas]:
+        """Those of the candidates that nobody else took meanwhile; None: all were nonsense."""
+        taken, deltas = self._sound(ask, docs, now)
         if not taken:
-            return [], deltas
+            return None, deltas
         messages = self._db.get(MESSAGES)
         fresh = all("fl" not in doc and "to" not in doc for doc, _ in taken)
         ids = [doc["_id"] for doc, _ in taken]
@@ -166,11 +161,31 @@ class Leasing:
         read = {doc["_id"]: doc for doc in messages.find(mine)}
         return [read_lease(read[id], ask.queue) for id in ids if id in read], deltas
 
-    def hold(self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int) -> tuple[range, Deltas]:
-        line: Doc = {"_id": {"$in": [doc["_id"] for doc in docs]}, "st": READY, "q": queue.q}
+    def hold(
+        self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int
+    ) -> tuple[range | None, Deltas]:
+        taken, deltas = self._sound(ask, docs, now)
+        if not taken:
+            return None, deltas
+        line: Doc = {"_id": {"$in": [doc["_id"] for doc, _ in taken]}, "st": READY, "q": queue.q}
         change = _again(ask, now, NO_DEADLINE)
         n = self._db.get(MESSAGES).update_many(line, change).modified_count
-        return range(n), Counter({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+        deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+        return range(n), deltas
+
+    def _sound(
+        self, ask: LeaseAsk, docs: list[Doc], now: int
+    ) -> tuple[list[tuple[Doc, Lease]], Deltas]:
+        """With the lease that each will be; the others are set aside. The server would refuse to
+        count with them, and so the whole write."""
+        taken: list[tuple[Doc, Lease]] = []
+        odd: list[Doc] = []
+        for doc in docs:
+            try:
+                taken.append((doc, take_lease(doc, ask, now)))
+            except StoreCorrupt:
+                odd.append(doc)
+        return taken, self.set_aside(odd)[1] if odd else Counter()
 
     def set_aside(self, docs: list[Doc]) -> tuple[int, Deltas]:
         """What somebody edited into nonsense: out of the way, as it is."""
@@ -181,6 +196,13 @@ class Leasing:
             n = self._db.get(MESSAGES).update_one(known, change).modified_count
             deltas[FIELDS[doc["st"]]] -= n
         return len(docs), deltas
+
+
+def _in_line(doc: Doc) -> tuple[int, int]:
+    try:
+        return position(doc, "rk", "pl")
+    except StoreCorrupt:
+        return -1, -1
 
 
 def _first(ask: LeaseAsk, now: int) -> Doc:

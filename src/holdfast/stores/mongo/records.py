@@ -54,6 +54,10 @@ def note(
     return True
 
 
+def read_one(to: Collection[Doc], kind: str, name: str, session: Session = None) -> bool:
+    return to.find_one({"_id": f"{kind}/{name}"}, {"_id": 1}, session=session) is not None
+
+
 def read(to: Collection[Doc], kind: str, prefix: str, after: str, limit: int) -> list[Record]:
     if limit <= 0:
         return []

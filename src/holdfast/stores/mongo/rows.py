@@ -10,7 +10,16 @@ from bson import Timestamp
 
 from holdfast.backoff import Backoff
 from holdfast.errors import StoreCorrupt
-from holdfast.message import NO_HISTORY, PRIORITY_MAX, Finished, History, Lease, Message, is_dlq
+from holdfast.message import (
+    NO_HISTORY,
+    PRIORITY_MAX,
+    Finished,
+    History,
+    Lease,
+    Message,
+    Status,
+    is_dlq,
+)
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
 from holdfast.stores.mongo.layout import DELAYED, READY, Doc
@@ -56,6 +65,8 @@ class Held(msgspec.Struct, gc=False):
 
 
 NONSENSE = (msgspec.ValidationError, msgspec.DecodeError, TypeError, ValueError)
+BYTES = (bytes,)
+"""Else text in place of a body would be taken for base64."""
 
 
 def key_of(home: int, id: str) -> str:
@@ -64,6 +75,14 @@ def key_of(home: int, id: str) -> str:
 
 def number(tick: Timestamp) -> int:
     return tick.time << 32 | tick.inc
+
+
+def position(doc: Doc, first: str, second: str) -> tuple[int, int]:
+    """Where it stands in an order of two fields, as a cursor says it."""
+    at, tick = doc.get(first), doc.get(second)
+    if not isinstance(at, int) or not isinstance(tick, Timestamp):
+        raise StoreCorrupt(f"{doc.get('_id')} has no place in line")
+    return int(at), number(tick)
 
 
 def tick(number: int) -> Timestamp:
@@ -124,7 +143,9 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
     """One that is being leased right now has one attempt more, and this as its first lease if
     there was none before."""
     try:
-        row = msgspec.convert(doc, Row)
+        row = msgspec.convert(doc, Row, builtin_types=BYTES)
+        if row.key[-ID - 1 : -ID] != "/":
+            raise ValueError("its _id is not a home and an id")
         attempts, first = row.at, row.fl
         if leasing_at is not None:
             attempts += 1
@@ -193,15 +214,21 @@ def log_key(q: int, id: str) -> str:
     return f"{q}/{id}"
 
 
+class Ended(msgspec.Struct, gc=False):
+    ss: Status
+    fa: int
+    la: int | None = None
+    ow: str | None = None
+    rs: bytes | None = None
+
+
 def read_finished(doc: Doc, queue: str) -> Finished:
     message = read_message(doc, queue)
-    result, leased_at = doc.get("rs"), doc.get("la")
-    return Finished(
-        message,
-        doc["ss"],
-        int(doc["fa"]),
-        message.first_leased_at,
-        None if leased_at is None else int(leased_at),
-        doc.get("ow"),
-        None if result is None else _result(result),
-    )
+    try:
+        row = msgspec.convert(doc, Ended, builtin_types=BYTES)
+        result = None if row.rs is None else _result(row.rs)
+    except NONSENSE as error:
+        raise StoreCorrupt(
+            f"{queue}: {doc.get('_id')} is not as Holdfast wrote it: {error}"
+        ) from error
+    return Finished(message, row.ss, row.fa, message.first_leased_at, row.la, row.ow, result)

@@ -180,7 +180,7 @@ class Settling:
             if move.history.errors:
                 change["er"] = move.history.errors[-1].message
         remove = [name for name in ("ba", *(("tk",) if move.token is None else ())) if name in doc]
-        if not move.tail and to.q != queue.q:
+        if not move.tail and to.q != queue.q and "sq" in doc:
             change["pl"] = doc["sq"]
         if key != doc["_id"]:
             self._move_home(doc, key, change, remove, tail=move.tail)
@@ -301,12 +301,14 @@ def finish_alone(
 
 
 def _fits(doc: Doc, move: Transition) -> bool:
+    state, place, deadline = doc.get("st"), doc.get("pl"), doc.get("dl")
     if move.token is None:
-        at: Timestamp = doc["pl"]
-        return doc["st"] in (READY, DELAYED) and number(at) == move.place
-    if doc["st"] != LEASED or doc.get("tk") != base_of(move.token, move.id):
+        here = isinstance(place, Timestamp) and number(place) == move.place
+        return state in (READY, DELAYED) and here
+    if state != LEASED or doc.get("tk") != base_of(move.token, move.id):
         return False
-    return move.overdue_at is None or doc["dl"] <= move.overdue_at
+    late = move.overdue_at
+    return late is None or (isinstance(deadline, int) and deadline <= late)
 
 
 def _guard(doc: Doc, move: Transition) -> Doc:

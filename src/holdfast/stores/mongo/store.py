@@ -119,13 +119,14 @@ class MongoStore:
                 mine = {"version": VERSION, "store": secrets.token_hex(8)}
                 found = upserted(meta, {"_id": "schema"}, {"$setOnInsert": mine})
         version = found.get("version")
-        if not isinstance(version, int) or not isinstance(found.get("store"), str):
-            raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
-        if version > VERSION:
+        ours = isinstance(version, int) and version is not True and version > 0
+        if ours and version > VERSION:
             raise SchemaTooNew(
                 f"{self._where.shown} has layout {version}, this Holdfast knows {VERSION}: "
                 "pip install --upgrade holdfast"
             )
+        if not ours or not isinstance(found.get("store"), str):
+            raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
         self._id = found["store"]
 
     def _make(self) -> None:
@@ -158,7 +159,7 @@ class MongoStore:
         def put(session: Session) -> bool:
             queues = self._db.get(QUEUES, session)
             stored = {doc["_id"]: doc for doc in queues.find({}, session=session)}
-            revisions = {name: doc["revision"] for name, doc in stored.items()}
+            revisions = {name: doc.get("revision") for name, doc in stored.items()}
             if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
                 return False
             for spec in specs:
@@ -185,8 +186,8 @@ class MongoStore:
     def _new_queue(self, name: str, change: Doc, stored: dict[str, Doc], session: Session) -> Doc:
         """With a number of its own, so that nothing of one that had its name before is taken for
         its own; and the home of its source or its dead-letter queue."""
-        meta = self._db.get(META, session)
-        last = upserted(meta, {"_id": "queues"}, {"$inc": {"last": 1}}, session)
+        # Not a part of the transaction: who dies in it would lock it to all who make queues.
+        last = upserted(self._db.get(META), {"_id": "queues"}, {"$inc": {"last": 1}})
         q = last["last"]
         sibling = stored.get(home_of(name) if is_dlq(name) else name + DLQ_SUFFIX)
         doc = {"_id": name, "qid": q, "home": sibling["home"] if sibling else q, **change}
@@ -253,15 +254,18 @@ class MongoStore:
             session: Session, known: dict[str, Known | None]
         ) -> tuple[list[Enqueued], dict[int, Deltas]]:
             queues = {name: _there(name, queue) for name, queue in known.items()}
-            if receipt is not None and not records.note(
-                self._db.get(RECORDS, session), "receipt", receipt, b"", now, session
-            ):
+            receipts = self._db.get(RECORDS, session)
+            if receipt is not None and records.read_one(receipts, "receipt", receipt, session):
                 return [Enqueued.HELD] * len(messages), {}
             docs = [
                 write_message(message, queues[message.queue].home, queues[message.queue].q, now)
                 for message in messages
             ]
             stored = self._insert(docs, careful, session)
+            if receipt is not None:
+                # After the messages: on a standalone server a call may break off between, and is
+                # then repeated. Better twice than never.
+                records.note(receipts, "receipt", receipt, b"", now, session)
             counts: dict[int, Deltas] = {queue.q: Counter() for queue in queues.values()}
             for doc, new in zip(docs, stored, strict=True):
                 if new:
@@ -316,8 +320,9 @@ class MongoStore:
     def _lease(
         self, ask: LeaseAsk, now: int, claim: Callable[[Known, LeaseAsk, list[Doc], int], Any]
     ) -> Any:
-        spread = False
-        for _ in range(leasing.TRIES):
+        spread, tries = False, 0
+        while tries < leasing.TRIES:
+            tries += 1
             queue = self._must_exist(ask.queue)
             with self._db.translated():
                 look = self._leasing.look(queue, ask, now, spread=spread)
@@ -339,6 +344,9 @@ class MongoStore:
                 spread = False
                 continue
             won = self._moving(queue, now, lambda q, docs=look.docs: claim(q, ask, docs, now))
+            if won is None:  # nonsense, and out of the way now
+                tries -= 1
+                continue
             if won:
                 return won
             spread = True
@@ -473,15 +481,19 @@ class MongoStore:
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         q = self._must_exist(queue).q
+        leases: list[Lease] = []
         with self._db.translated():
-            late = (
-                self._db.get(MESSAGES)
-                .find({"q": q, "st": LEASED, "dl": {"$lte": now}})
-                .sort([("dl", 1), ("sq", 1)])
-                .limit(limit)
-            )
-            leases = self._readable(queue, late, read_lease, now)
-            if self._db.has_transactions or not leases:
+            while not leases:
+                late = list(
+                    self._db.get(MESSAGES)
+                    .find({"q": q, "st": LEASED, "dl": {"$lte": now}})
+                    .sort([("dl", 1), ("sq", 1)])
+                    .limit(limit)
+                )
+                if not late:
+                    return []
+                leases = self._readable(queue, late, read_lease, now)
+            if self._db.has_transactions:
                 return leases
         return self._unfinished(queue, leases, now)
 
@@ -530,8 +542,13 @@ class MongoStore:
             asked: Doc = {"ba": batch, "q": known.q, "st": LEASED}
             if after:
                 asked["_id"] = {"$gt": key_of(known.home, after)}
-            found = self._db.get(MESSAGES).find(asked).sort("_id", 1).limit(limit)
-            return [read_lease(doc, queue) for doc in found]
+            leases: list[Lease] = []
+            while not leases:  # an empty answer would say that there are no more
+                found = list(self._db.get(MESSAGES).find(asked).sort("_id", 1).limit(limit))
+                if not found:
+                    return []
+                leases = self._readable(queue, found, read_lease, clock.wall_ms())
+            return leases
 
     # Looking
 
@@ -582,7 +599,7 @@ class MongoStore:
             for name in queues:
                 if name not in docs:
                     raise QueueNotFound(f"no queue {name!r}")
-            qs = {doc["qid"] for doc in docs.values()}
+            qs = {q for doc in docs.values() if isinstance(q := doc.get("qid"), int)}
             sums = self._counts.sums(qs)
             return [self._stats(_known(docs[name]), docs, sums, now) for name in queues]
 
@@ -594,7 +611,9 @@ class MongoStore:
         mine = sums.get(known.q, {})
         dlq, dead = docs.get(dlq_of(known.spec.name)), 0
         if dlq is not None and not is_dlq(known.spec.name):
-            dead = sum(int(sums.get(dlq["qid"], {}).get(name, 0)) for name in FIELDS.values())
+            dead = sum(
+                int(sums.get(dlq.get("qid", 0), {}).get(name, 0)) for name in FIELDS.values()
+            )
         return QueueStats(
             queue=known.spec.name,
             ready=int(mine.get(FIELDS[READY], 0)) + due,
@@ -849,7 +868,10 @@ def _there(name: str, known: Known | None) -> Known:
 
 
 def _known(doc: Doc) -> Known:
-    return Known(_spec(doc), doc["qid"], doc["home"], clock.monotonic() + SPEC_S)
+    q, home = doc.get("qid"), doc.get("home")
+    if not isinstance(q, int) or not isinstance(home, int):
+        raise StoreCorrupt(f"{doc['_id']}: its settings were not written by Holdfast")
+    return Known(_spec(doc), q, home, clock.monotonic() + SPEC_S)
 
 
 def _written(spec: QueueSpec) -> Doc:

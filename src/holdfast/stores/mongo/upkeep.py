@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bson import Timestamp
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import CollectionInvalid, OperationFailure
@@ -21,12 +22,13 @@ from holdfast.stores.mongo.layout import (
     QUEUES,
     READY,
     SOUND,
+    SOUND_LOG,
     Doc,
 )
 from holdfast.stores.mongo.rows import number
 
 STEP = 5000
-GRAVE_MS = 3_600_000
+GRAVE_MS = 300_000
 """How long what was deleted is looked for again: a transaction may have been open meanwhile."""
 EXPIRED = "expired"
 SHOWN = 10
@@ -67,20 +69,27 @@ def bury(db: Connections) -> None:
 
 def trim(log: Collection[Doc], q: int, before: int | None, keep: int | None, limit: int) -> int:
     order = [("fa", 1), ("sq", 1)]
+    # Of the rows that say in numbers when they finished; see `holdfast doctor` for others.
+    rows, fields = {"q": q, "fa": {"$gte": 0}}, {"fa": 1, "sq": 1}
     over: tuple[int, int] | None = None
     if keep is not None:
-        newest = log.find({"q": q}, {"fa": 1, "sq": 1}).sort([(name, -1) for name, _ in order])
+        newest = log.find(rows, fields).sort([(name, -1) for name, _ in order])
         for doc in newest.skip(keep).limit(1):
-            over = (int(doc["fa"]), number(doc["sq"]))
+            over = _finished(doc)
     if over is None and before is None:
         return 0
     ids: list[str] = []
-    for doc in log.find({"q": q}, {"fa": 1, "sq": 1}).sort(order).limit(limit):
+    for doc in log.find(rows, fields).sort(order).limit(limit):
         old = before is not None and doc["fa"] < before
-        if not old and (over is None or (int(doc["fa"]), number(doc["sq"])) > over):
+        if not old and (over is None or _finished(doc) > over):
             break
         ids.append(doc["_id"])
     return log.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
+
+
+def _finished(doc: Doc) -> tuple[int, int]:
+    place = doc.get("sq")
+    return int(doc["fa"]), number(place) if isinstance(place, Timestamp) else 0
 
 
 def expire(db: Connections, kept_ms: int | None) -> None:
@@ -119,7 +128,9 @@ def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, 
     ]
     for group in at.aggregate(late):
         due += group["n"]
-        first[group["_id"]["pt"], group["_id"]["rk"]] = (number(group["pl"]), int(group["ea"]))
+        part, rank = group["_id"].get("pt"), group["_id"].get("rk")
+        if isinstance(part, int) and isinstance(rank, int) and (head := _head(group)):
+            first[part, rank] = head
     for part in range(partitions):
         rank = -1
         while True:
@@ -131,9 +142,16 @@ def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, 
             if doc is None:
                 break
             rank = doc["rk"]
-            head = (number(doc["pl"]), int(doc["ea"]))
-            first[part, rank] = min(first.get((part, rank), head), head)
+            if head := _head(doc):
+                first[part, rank] = min(first.get((part, rank), head), head)
     return due, min((at for _, at in first.values()), default=None)
+
+
+def _head(doc: Doc) -> tuple[int, int] | None:
+    """None of what somebody edited into nonsense: the next lease sets it aside."""
+    place, at = doc.get("pl"), doc.get("ea")
+    sound = isinstance(place, Timestamp) and isinstance(at, int)
+    return (number(place), int(at)) if sound else None
 
 
 def look(db: Connections) -> dict[str, Any]:
@@ -146,7 +164,12 @@ def look(db: Connections) -> dict[str, Any]:
         "w": db.where.w,
         "journal": db.where.journal,
     }
-    messages = db.get(MESSAGES)
-    odd = {"$or": [{"st": ODD}, {"$nor": [{"$jsonSchema": SOUND}]}]}
-    facts["damaged"] = [doc["_id"] for doc in messages.find(odd, {"_id": 1}).limit(SHOWN)]
+    beyond = [
+        {"q": doc.get("qid"), "pt": {"$gte": doc.get("partitions")}}
+        for doc in db.get(QUEUES).find({}, {"qid": 1, "partitions": 1})
+    ]
+    odd = {"$or": [{"st": ODD}, {"$nor": [{"$jsonSchema": SOUND}]}, *beyond]}
+    found = list(db.get(MESSAGES).find(odd, {"_id": 1}).limit(SHOWN))
+    found += db.get(LOG).find({"$nor": [{"$jsonSchema": SOUND_LOG}]}, {"_id": 1}).limit(SHOWN)
+    facts["damaged"] = [doc["_id"] for doc in found[:SHOWN]]
     return facts

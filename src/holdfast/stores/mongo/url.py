@@ -42,11 +42,14 @@ class Where(msgspec.Struct, frozen=True):
     timeout: float
     w: int | str
     journal: bool
+    wait_ms: int | None
+    """How long a write may wait for the other servers."""
 
 
 def where(url: str) -> Where:
     parts = urlsplit(url)
-    if parts.fragment or "?" in parts.netloc:  # most often a password: so it is not shown
+    lost = "@" not in parts.netloc and "@" in parts.path + parts.query
+    if parts.fragment or lost:  # most often half a password: so it is not shown
         raise InvalidArgument("url", "not a MongoDB URL; write :/?#[]@% in a part of it as %xx")
     options = parse_qsl(parts.query, keep_blank_values=True)
     for name, _ in options:
@@ -64,6 +67,8 @@ def where(url: str) -> Where:
     driver = {name.lower(): value for name, value in given["options"].items()}
     if driver.get("w") == 0:
         raise InvalidArgument("url option w", "0 would let go of messages: 1 or more, or majority")
+    if given["collection"]:
+        raise InvalidArgument("url", "names a collection; a prefix for ours is ?prefix=")
     database = given["database"] or DATABASE
     hosts = parts.netloc.rpartition("@")[2]
     return Where(
@@ -74,6 +79,7 @@ def where(url: str) -> Where:
         timeout=_seconds(own),
         w=driver.get("w", "majority"),
         journal=driver.get("journal", True),
+        wait_ms=driver.get("wtimeoutms", driver.get("wtimeout")),
     )
 
 
