@@ -287,8 +287,25 @@ def test_a_receipt_is_not_kept_for_what_was_not_stored(
         assert [lease.message.payload for lease in queue.lease(10)] == [1, 2]
 
 
-def test_a_document_that_is_too_large_is_named(mongo_url: str) -> None:
-    with holdfast.connect(mongo_url, payload_max=32 * 2**20) as hf:
+@pytest.fixture
+def roomy_url() -> Iterator[str]:
+    """Of a server whose cache holds a transaction of many megabytes."""
+    with running(options={**FAST, "wiredTigerCacheSizeGB": "1"}) as server:
+        yield server.url
+
+
+def test_a_batch_that_is_too_large_for_the_cache_is_refused_whole(mongo_url: str) -> None:
+    with holdfast.connect(mongo_url) as hf:
+        queue = hf.queue("orders")
+        with pytest.raises(StoreFull, match="send it in smaller batches"):
+            queue.enqueue_many(["x" * 2**19] * 300)
+        assert counts(queue) == (0, 0, 0, 0)
+        queue.enqueue_many(["x" * 2**19] * 3)
+        assert counts(queue) == (3, 0, 0, 0)
+
+
+def test_a_document_that_is_too_large_is_named(roomy_url: str) -> None:
+    with holdfast.connect(roomy_url, payload_max=32 * 2**20) as hf:
         queue = hf.queue("orders")
         for payloads in (["x" * 17 * 2**20], [1, "x" * 17 * 2**20, 2]):
             with pytest.raises(InvalidArgument, match="16 MiB") as refused:

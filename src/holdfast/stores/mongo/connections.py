@@ -68,6 +68,8 @@ class Connections:
 
     def __init__(self, where: Where) -> None:
         self.where = where
+        self.store = ""
+        """What the store calls itself; known once it was opened."""
         self._closed = False
         self._pid = 0
         self._made: MongoClient[Doc] | None = None
@@ -210,6 +212,8 @@ class Connections:
             return StoreError(f"{text}. Check user and password, and what this user may do")
         if code in _FULL:
             return StoreFull(f"{text}. Nothing was stored")
+        if code == _CACHE or "will not fit in the storage engine cache" in said:
+            return StoreFull(f"{text}. Nothing was stored: send it in smaller batches")
         if isinstance(error, driver.WTimeoutError) or code == 64:
             return StoreUnavailable(
                 f"{text}. It may have been written, but not by as many servers as asked for"
@@ -227,10 +231,11 @@ class Connections:
 
 _NOT_ALLOWED = {13, 18, 8000}
 _FULL = {14031, 12501}
+_CACHE = 388
 _TOO_LARGE = {10334, 17419, 17420}
 _READ_ONLY = {10058}
 _LATER = {
-    6, 7, 24, 43, 46, 50, 89, 91, 100, 112, 133, 134, 136, 175, 189, 211, 237, 238, 251, 262, 290,
+    6, 7, 24, 43, 46, 50, 89, 91, 100, 112, 133, 134, 136, 175, 189, 211, 237, 238, 251, 262, 290, 365,
     9001, 10107, 11600, 11602, 13388, 13435, 13436,
 }  # fmt: skip
 """Stepped down, shutting down, not yet a primary, cut off, out of time, out of luck."""

@@ -119,9 +119,6 @@ class Counts:
         pipeline: list[Doc] = [{"$match": {"q": {"$in": list(qs)}}}, {"$group": group}]
         return {doc["_id"]: doc for doc in self._db.get(COUNTS).aggregate(pipeline)}
 
-    def new_gates(self, q: int) -> list[Doc]:
-        return [{"_id": f"{q}/gate/{n}", "q": q} for n in range(GATES)]
-
     # Upkeep
 
     def fold(self, now: int) -> int:
@@ -180,3 +177,7 @@ def _change(deltas: Deltas, now: int) -> Doc:
     change: Doc = {"$set": {"u": now}}
     inc = {name: n for name, n in deltas.items() if n}
     return {**change, "$inc": inc} if inc else change
+
+
+def new_gates(q: int) -> list[Doc]:
+    return [{"_id": f"{q}/gate/{n}", "q": q} for n in range(GATES)]

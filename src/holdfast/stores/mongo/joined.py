@@ -24,7 +24,7 @@ class TransactionLost(StoreUnavailable, driver.PyMongoError):
 
 
 @contextmanager
-def joined(within: Any, db: Connections, store: str) -> Generator[ClientSession, None, None]:
+def joined(within: Any, db: Connections) -> Generator[ClientSession, None, None]:
     """The caller's session, inside of its transaction."""
     if not isinstance(within, ClientSession):
         raise InvalidArgument("within", "must be a pymongo ClientSession in a transaction")
@@ -42,7 +42,7 @@ def joined(within: Any, db: Connections, store: str) -> Generator[ClientSession,
     try:
         with db.translated():
             theirs = db.get(META, within).find_one({"_id": "schema"}, session=within)
-            if theirs is None or theirs.get("store") != store:
+            if theirs is None or theirs.get("store") != db.store:
                 raise InvalidArgument("within", f"the session is not on {db.where.shown}")
             yield within
     except FailedPrecondition:

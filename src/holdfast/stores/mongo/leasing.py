@@ -15,8 +15,8 @@ from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import FIELDS, Deltas
 from holdfast.stores.mongo.layout import DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
+from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.rows import base_of, position, read_lease, take_lease
-from holdfast.stores.mongo.settling import Known
 
 TRIES = 20
 WINDOWS = 4

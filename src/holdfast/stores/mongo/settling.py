@@ -10,28 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from bson import Timestamp
 from pymongo import DeleteOne, InsertOne, UpdateOne
 from pymongo.collection import Collection
 
 from holdfast import clock
 from holdfast.message import PRIORITY_MAX
-from holdfast.store import QueueSpec, Settled, Target, Transition
+from holdfast.store import Settled, Target, Transition
 from holdfast.stores.mongo.connections import Connections, Session, insert
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Deltas
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
+from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
 from holdfast.stores.rows import write_history
-
-
-class Known(msgspec.Struct, frozen=True):
-    """A queue as it was last looked up."""
-
-    spec: QueueSpec
-    q: int
-    home: int
-    until: float
 
 
 class Again(Exception):

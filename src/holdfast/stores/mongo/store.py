@@ -11,16 +11,13 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast import clock
 from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, dlq_of, home_of, is_dlq
-from holdfast.policy import Policy
+from holdfast.message import Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.store import (
     Claim,
     Enqueued,
@@ -40,8 +37,8 @@ from holdfast.store import (
 from holdfast.stores import page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import SOON, Conflict, Connections, Session, insert, upserted
-from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, Gone, Slot
-from holdfast.stores.mongo.joined import joined
+from holdfast.stores.mongo.counting import Counting
+from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas
 from holdfast.stores.mongo.layout import (
     CLAIMS,
     COUNTS,
@@ -61,6 +58,7 @@ from holdfast.stores.mongo.layout import (
     Doc,
     tasks,
 )
+from holdfast.stores.mongo.queues import Known, Queues, known_of, there
 from holdfast.stores.mongo.rows import (
     base_of,
     key_of,
@@ -71,13 +69,10 @@ from holdfast.stores.mongo.rows import (
     write_log,
     write_message,
 )
-from holdfast.stores.mongo.settling import Again, Known, Settling, finish, finish_alone
+from holdfast.stores.mongo.settling import Again, Settling, finish, finish_alone
 from holdfast.stores.mongo.url import Where, where
 from holdfast.stores.mongo.wake import NEWS, Subscription, Wake
 
-SPEC_S = 0.25
-"""How long a queue's settings are remembered: another process's change arrives that late. Whether
-it is paused, and whether it exists, is read anew by every lease and every enqueue."""
 STEP = 1000
 """Documents that one write takes of what may be many."""
 EVENTS_KEPT = 1000
@@ -85,8 +80,6 @@ APART_S = 0.02
 """How long a part of a batch, some of which is locked, makes way for others."""
 
 T = TypeVar("T")
-Names = Iterable[str]
-Work = Callable[[Session, dict[str, Known | None]], tuple[T, dict[int, Deltas]]]
 
 
 def open_url(url: str) -> MongoStore:
@@ -99,8 +92,8 @@ class MongoStore:
         self._db = Connections(where)
         self._counts = Counts(self._db)
         self._waking = (os.getpid(), Wake(self._db))
-        self._known: dict[str, Known] = {}
-        self._id = ""
+        self._queues = Queues(self._db)
+        self._counting = Counting(self._db, self._counts, self._queues)
         self._leasing = leasing.Leasing(self._db)
 
     @property
@@ -118,16 +111,18 @@ class MongoStore:
                 self._make()
                 mine = {"version": VERSION, "store": secrets.token_hex(8)}
                 found = upserted(meta, {"_id": "schema"}, {"$setOnInsert": mine})
-        version = found.get("version")
-        ours = isinstance(version, int) and version is not True and version > 0
-        if ours and version > VERSION:
+        stored = found.get("version")
+        version = 0
+        if isinstance(stored, int) and not isinstance(stored, bool):
+            version = int(stored)
+        if version > VERSION:
             raise SchemaTooNew(
                 f"{self._where.shown} has layout {version}, this Holdfast knows {VERSION}: "
                 "pip install --upgrade holdfast"
             )
-        if not ours or not isinstance(found.get("store"), str):
+        if version <= 0 or not isinstance(found.get("store"), str):
             raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
-        self._id = found["store"]
+        self._db.store = found["store"]
 
     def _make(self) -> None:
         """In several steps, each of which may be repeated. The write that then says that all is
@@ -154,86 +149,23 @@ class MongoStore:
     # Queues
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
-        self._known.clear()
-
-        def put(session: Session) -> bool:
-            queues = self._db.get(QUEUES, session)
-            stored = {doc["_id"]: doc for doc in queues.find({}, session=session)}
-            revisions = {name: doc.get("revision") for name, doc in stored.items()}
-            if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
-                return False
-            for spec in specs:
-                change = _written(spec)
-                if spec.name in stored:
-                    known = {"_id": spec.name, "revision": spec.revision}
-                    if not queues.update_one(
-                        known, {"$set": change}, session=session
-                    ).matched_count:
-                        return False  # on a standalone server, where others come in between
-                    gate = {"_id": f"{stored[spec.name]['qid']}/gate/0"}
-                    self._db.get(COUNTS, session).update_one(
-                        gate, {"$inc": {WOKEN: 1}}, session=session
-                    )
-                else:
-                    stored[spec.name] = self._new_queue(spec.name, change, stored, session)
-            return True
-
-        done = self._db.tx(put)
-        self._known.clear()
+        done = self._queues.put(specs)
         self._tell(spec.name for spec in specs)
         return done
 
-    def _new_queue(self, name: str, change: Doc, stored: dict[str, Doc], session: Session) -> Doc:
-        """With a number of its own, so that nothing of one that had its name before is taken for
-        its own; and the home of its source or its dead-letter queue."""
-        # Not a part of the transaction: who dies in it would lock it to all who make queues.
-        last = upserted(self._db.get(META), {"_id": "queues"}, {"$inc": {"last": 1}})
-        q = last["last"]
-        sibling = stored.get(home_of(name) if is_dlq(name) else name + DLQ_SUFFIX)
-        doc = {"_id": name, "qid": q, "home": sibling["home"] if sibling else q, **change}
-        self._db.get(COUNTS, session).insert_many(self._counts.new_gates(q), session=session)
-        self._db.get(QUEUES, session).insert_one(doc, session=session)
-        return doc
-
     def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._look_up(name)
+        known = self._queues.look_up(name)
         return known.spec if known else None
 
     def queues(self) -> list[QueueSpec]:
-        with self._db.translated():
-            found = self._db.get(QUEUES).find({}).sort("_id", 1)
-            return [_spec(doc) for doc in found]
+        return self._queues.all()
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
-        self._known.clear()
-
-        def delete(session: Session) -> list[int] | None:
-            queues, counts = (self._db.get(kind, session) for kind in (QUEUES, COUNTS))
-            found = list(queues.find({"_id": {"$in": list(names)}}, session=session))
-            qs = [doc["qid"] for doc in found]
-            if only_empty and any(self._holds(q, session) for q in qs):
-                return None
-            if qs:
-                for q in qs:
-                    grave = {"$set": {"q": q, "on": clock.wall_ms()}}
-                    upserted(self._db.get(META, session), {"_id": f"gone/{q}"}, grave, session)
-                queues.delete_many({"qid": {"$in": qs}}, session=session)
-                counts.delete_many({"q": {"$in": qs}}, session=session)
-            return qs
-
-        gone = self._db.tx(delete)
-        self._known.clear()
+        gone = self._queues.delete(names, only_empty=only_empty)
         for q in gone or ():
             with self._db.translated():
                 upkeep.drop_all(self._db, q)
         return gone is not None
-
-    def _holds(self, q: int, session: Session) -> bool:
-        messages = self._db.get(MESSAGES, session)
-        return any(
-            messages.find_one({"q": q, "st": state}, {"_id": 1}, session=session)
-            for state in (READY, DELAYED, LEASED)
-        )
 
     # Messages
 
@@ -253,7 +185,7 @@ class MongoStore:
         def store(
             session: Session, known: dict[str, Known | None]
         ) -> tuple[list[Enqueued], dict[int, Deltas]]:
-            queues = {name: _there(name, queue) for name, queue in known.items()}
+            queues = {name: there(name, queue) for name, queue in known.items()}
             receipts = self._db.get(RECORDS, session)
             if receipt is not None and records.read_one(receipts, "receipt", receipt, session):
                 return [Enqueued.HELD] * len(messages), {}
@@ -274,10 +206,10 @@ class MongoStore:
             return [Enqueued.STORED if new else Enqueued.HELD for new in stored], counts
 
         try:
-            answers = self._counted(names, now, store, within)
+            answers = self._counting.run(names, now, store, within)
         except Again:
             careful = True
-            answers = self._counted(names, now, store, within)
+            answers = self._counting.run(names, now, store, within)
         if within is None:
             self._tell(names)
         return answers
@@ -323,27 +255,29 @@ class MongoStore:
         spread, tries = False, 0
         while tries < leasing.TRIES:
             tries += 1
-            queue = self._must_exist(ask.queue)
+            queue = self._queues.must_exist(ask.queue)
             with self._db.translated():
                 look = self._leasing.look(queue, ask, now, spread=spread)
             if look.spec is None or look.spec["qid"] != queue.q:
-                self._known.clear()
-                self._must_exist(ask.queue)
+                self._queues.forget()
+                self._queues.must_exist(ask.queue)
                 continue
             if look.spec["paused"]:
                 return []
             if look.spec["partitions"] != queue.spec.partitions:
-                self._known.clear()
+                self._queues.forget()
                 continue
             if look.due:
-                self._moving(queue, now, lambda q: self._leasing.promote(q, now))
+                self._counting.moving(queue, now, lambda q: self._leasing.promote(q, now))
                 continue
             if not look.docs:
                 if not spread:
                     return []
                 spread = False
                 continue
-            won = self._moving(queue, now, lambda q, docs=look.docs: claim(q, ask, docs, now))
+            won = self._counting.moving(
+                queue, now, lambda q, docs=look.docs: claim(q, ask, docs, now)
+            )
             if won is None:  # nonsense, and out of the way now
                 tries -= 1
                 continue
@@ -352,18 +286,8 @@ class MongoStore:
             spread = True
         return []
 
-    def _moving(self, queue: Known, now: int, move: Callable[[Known], tuple[T, Deltas]]) -> T:
-        """Many messages at once, outside of a transaction."""
-
-        def work(_: Session, known: dict[str, Known | None]) -> tuple[T, dict[int, Deltas]]:
-            there = _there(queue.spec.name, known[queue.spec.name])
-            answer, deltas = move(there)
-            return answer, {there.q: deltas}
-
-        return self._counted([queue.spec.name], now, work, marked=True)
-
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        self._must_exist(queue)
+        self._queues.must_exist(queue)
         done = 0
         while done < limit:
             there, n = self._finish(queue, batch, min(STEP, limit - done), now, status)
@@ -381,7 +305,7 @@ class MongoStore:
         def work(
             session: Session, known: dict[str, Known | None]
         ) -> tuple[tuple[int, int], dict[int, Deltas]]:
-            q = _there(queue, known[queue]).q
+            q = there(queue, known[queue]).q
             messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
             held = list(
                 messages.find({"ba": batch, "q": q, "st": LEASED}, session=session)
@@ -407,10 +331,10 @@ class MongoStore:
             return (len(held), n), {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
 
         try:
-            return self._counted([queue], now, work)
+            return self._counting.run([queue], now, work)
         except Again:
             careful = True
-            return self._counted([queue], now, work)
+            return self._counting.run([queue], now, work)
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
@@ -439,7 +363,7 @@ class MongoStore:
     ) -> list[Settled]:
         remembered = None if careful else self._remembered(moves)
         settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
-        return self._counted(names, now, settling.work, within, patience=patience)
+        return self._counting.run(names, now, settling.work, within, patience=patience)
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
@@ -480,7 +404,7 @@ class MongoStore:
             return self._settle_apart(moves, now, until, error)
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        q = self._must_exist(queue).q
+        q = self._queues.must_exist(queue).q
         leases: list[Lease] = []
         with self._db.translated():
             while not leases:
@@ -499,7 +423,7 @@ class MongoStore:
 
     def _unfinished(self, queue: str, leases: list[Lease], now: int) -> list[Lease]:
         """Of a standalone server: those in the log were done, and only have to be taken out."""
-        known = self._must_exist(queue)
+        known = self._queues.must_exist(queue)
         with self._db.translated():
             keys = {log_key(known.q, lease.id): lease for lease in leases}
             rows = self._db.get(LOG).find({"_id": {"$in": list(keys)}}, {"tk": 1})
@@ -520,7 +444,7 @@ class MongoStore:
                     n = self._db.get(MESSAGES).delete_one(held).deleted_count
                     return None, Counter({FIELDS[LEASED]: -n, DONE: n})
 
-                self._moving(known, now, drop)
+                self._counting.moving(known, now, drop)
         return [lease for lease in leases if lease.id not in done]
 
     def _readable(
@@ -532,12 +456,12 @@ class MongoStore:
             try:
                 good.append(read(doc, queue))
             except StoreCorrupt:
-                known = self._must_exist(queue)
-                self._moving(known, now, lambda _, doc=doc: self._leasing.set_aside([doc]))
+                known = self._queues.must_exist(queue)
+                self._counting.moving(known, now, lambda _, doc=doc: self._leasing.set_aside([doc]))
         return good
 
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
-        known = self._must_exist(queue)
+        known = self._queues.must_exist(queue)
         with self._db.translated():
             asked: Doc = {"ba": batch, "q": known.q, "st": LEASED}
             if after:
@@ -553,7 +477,7 @@ class MongoStore:
     # Looking
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        cursor, known = read_cursor(after), self._must_exist(view.queue)
+        cursor, known = read_cursor(after), self._queues.must_exist(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
             end = self._end()
@@ -572,18 +496,18 @@ class MongoStore:
         return number(ticked["at"])
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
-        known = self._must_exist(view.queue)
+        known = self._queues.must_exist(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
             n = browse.count(at, view, known.q, now)
             return browse.split(at, view, known.q, known.spec.partitions, parts, now, n)
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        home = self._must_exist(queue).home
+        home = self._queues.must_exist(queue).home
         names = {
             known.q: name
             for name in (home_of(queue), dlq_of(queue))
-            if (known := self._look_up(name))
+            if (known := self._queues.look_up(name))
         }
         docs: list[Doc] = []
         with self._db.translated():
@@ -601,7 +525,7 @@ class MongoStore:
                     raise QueueNotFound(f"no queue {name!r}")
             qs = {q for doc in docs.values() if isinstance(q := doc.get("qid"), int)}
             sums = self._counts.sums(qs)
-            return [self._stats(_known(docs[name]), docs, sums, now) for name in queues]
+            return [self._stats(known_of(docs[name]), docs, sums, now) for name in queues]
 
     def _stats(
         self, known: Known, docs: dict[str, Doc], sums: dict[int, Doc], now: int
@@ -631,7 +555,9 @@ class MongoStore:
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:
         with self._db.translated():
-            return upkeep.trim(self._db.get(LOG), self._must_exist(queue).q, before, keep, limit)
+            return upkeep.trim(
+                self._db.get(LOG), self._queues.must_exist(queue).q, before, keep, limit
+            )
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Put the counts right, end what deleting a queue began, keep the log's own time-out."""
@@ -663,7 +589,7 @@ class MongoStore:
                     deltas[FIELDS[state]] -= gone.deleted_count
             return -sum(deltas.values()), deltas
 
-        return self._moving(self._must_exist(queue), self.time(), drop)
+        return self._counting.moving(self._queues.must_exist(queue), self.time(), drop)
 
     # Claims, records, events
 
@@ -725,14 +651,14 @@ class MongoStore:
             ]
 
     def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
-        known = [self._must_exist(name) for name in queues]
+        known = [self._queues.must_exist(name) for name in queues]
         seen = self._wake.watch([queue.q for queue in known])
         ahead = [timeout]
         with self._db.translated():
             for queue in known:
                 look = self._leasing.anything(queue)
                 if look.spec is None:
-                    self._known.clear()
+                    self._queues.forget()
                     raise QueueNotFound(f"no queue {queue.spec.name!r}")
                 if look.spec["paused"]:
                     continue
@@ -747,157 +673,7 @@ class MongoStore:
         with self._db.translated():
             return upkeep.look(self._db)
 
-    # How everything is counted
-
-    def _counted(
-        self,
-        names: Names,
-        now: int,
-        work: Work[T],
-        within: Any = None,
-        *,
-        marked: bool = False,
-        patience: float | None = None,
-    ) -> T:
-        """Run `work`, which says how its queues' counts change, and count that with it."""
-        if within is not None:
-            return self._joined(sorted(names), now, work, within)
-        while True:
-            known = {name: self._look_up(name) for name in sorted(names)}
-            with ExitStack() as given:
-                slots: dict[int, Slot] = {}
-                for name, queue in known.items():
-                    slot = queue and self._slot(queue, name, now)
-                    if queue and slot:
-                        slots[queue.q] = slot
-                    else:
-                        known[name] = None
-                try:
-                    answer = self._run(work, known, slots, now, marked, patience)
-                except Gone as gone:
-                    slots.pop(gone.slot.q)
-                    self._known.clear()
-                    continue
-                finally:
-                    for slot in slots.values():
-                        given.callback(self._counts.give, slot)
-                return answer
-
-    def _slot(self, queue: Known, name: str, now: int) -> Slot | None:
-        with self._db.translated():
-            slot = self._counts.take(queue.q, now)
-        if slot is None:
-            self._known.pop(name, None)
-        return slot
-
-    def _run(
-        self,
-        work: Work[T],
-        known: dict[str, Known | None],
-        slots: dict[int, Slot],
-        now: int,
-        marked: bool,
-        patience: float | None,
-    ) -> T:
-        with self._db.translated():
-            if marked or not self._db.has_transactions:
-                return self._run_marked(work, known, slots, now)
-
-            def whole(session: Session) -> T:
-                answer, counts = work(session, known)
-                for q, slot in slots.items():
-                    self._counts.add(slot, counts.get(q, Counter()), now, session)
-                return answer
-
-            return self._db.tx(whole, patience)
-
-    def _run_marked(
-        self, work: Work[T], known: dict[str, Known | None], slots: dict[int, Slot], now: int
-    ) -> T:
-        call = secrets.token_hex(8)
-        for queue in known.values():
-            if queue is None:
-                continue
-            while not self._counts.mark(slots[queue.q], call, now):
-                fresh = self._counts.take(queue.q, now)
-                if fresh is None:
-                    raise Gone(slots[queue.q])
-                slots[queue.q] = fresh
-        answer, counts = work(None, known)
-        for q, slot in slots.items():
-            self._counts.unmark(slot, call, counts.get(q, Counter()), now)
-        return answer
-
-    def _joined(self, names: list[str], now: int, work: Work[T], within: Any) -> T:
-        """In the caller's own transaction: what it writes, it commits."""
-        with joined(within, self._db, self._id) as session:
-            docs = self._db.get(QUEUES, session).find({"_id": {"$in": names}}, session=session)
-            found = {doc["_id"]: _known(doc) for doc in docs}
-            known = {name: found.get(name) for name in names}
-            answer, counts = work(session, known)
-            for queue in found.values():
-                gate = self._counts.gate(queue.q)
-                self._counts.add(gate, counts.get(queue.q, Counter()), now, session)
-            return answer
-
     def _tell(self, names: Iterable[str]) -> None:
         """Those who wait in this process need no stream to hear of it."""
-        known = [self._known.get(name) for name in names]
+        known = [self._queues.remembered(name) for name in names]
         self._wake.tell([queue.q for queue in known if queue])
-
-    def _look_up(self, name: str) -> Known | None:
-        known = self._known.get(name)
-        if known is not None and known.until > clock.monotonic():
-            return known
-        with self._db.translated():
-            doc = self._db.get(QUEUES).find_one({"_id": name})
-        if doc is None:
-            self._known.pop(name, None)
-            return None
-        known = self._known[name] = _known(doc)
-        return known
-
-    def _must_exist(self, name: str) -> Known:
-        return _there(name, self._look_up(name))
-
-
-def _there(name: str, known: Known | None) -> Known:
-    if known is None:
-        raise QueueNotFound(f"no queue {name!r}")
-    return known
-
-
-def _known(doc: Doc) -> Known:
-    q, home = doc.get("qid"), doc.get("home")
-    if not isinstance(q, int) or not isinstance(home, int):
-        raise StoreCorrupt(f"{doc['_id']}: its settings were not written by Holdfast")
-    return Known(_spec(doc), q, home, clock.monotonic() + SPEC_S)
-
-
-def _written(spec: QueueSpec) -> Doc:
-    return {
-        "partitions": spec.partitions,
-        "policy": msgspec.json.encode(spec.policy.to_dict()).decode(),
-        "paused": spec.paused,
-        "created_at": spec.created_at,
-        "revision": spec.revision + 1,
-    }
-
-
-def _spec(doc: Doc) -> QueueSpec:
-    try:
-        return QueueSpec(
-            doc["_id"],
-            int(doc["partitions"]),
-            _policy(doc["policy"]),
-            bool(doc["paused"]),
-            int(doc["created_at"]),
-            int(doc["revision"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreCorrupt(f"{doc['_id']}: its settings were not written by Holdfast") from error
-
-
-@lru_cache(maxsize=1000)
-def _policy(stored: str) -> Policy:
-    return Policy.from_dict(msgspec.json.decode(stored))

@@ -150,8 +150,9 @@ def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, 
 def _head(doc: Doc) -> tuple[int, int] | None:
     """None of what somebody edited into nonsense: the next lease sets it aside."""
     place, at = doc.get("pl"), doc.get("ea")
-    sound = isinstance(place, Timestamp) and isinstance(at, int)
-    return (number(place), int(at)) if sound else None
+    if not isinstance(place, Timestamp) or not isinstance(at, int):
+        return None
+    return number(place), int(at)
 
 
 def look(db: Connections) -> dict[str, Any]:
