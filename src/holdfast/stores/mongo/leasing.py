@@ -22,7 +22,7 @@ TRIES = 20
 WINDOWS = 4
 """Who lost a race for the head of the line looks at one of so many stretches of it."""
 REMEMBERED, REMEMBERED_BYTES = 10_000, 4096
-PROMOTE_MAX = 10_000
+PROMOTE_MAX = 2_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
 
 

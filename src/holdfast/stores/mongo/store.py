@@ -252,7 +252,7 @@ class MongoStore:
     def _lease(
         self, ask: LeaseAsk, now: int, claim: Callable[[Known, LeaseAsk, list[Doc], int], Any]
     ) -> Any:
-        spread, tries = False, 0
+        spread, promoted, tries = False, False, 0
         while tries < leasing.TRIES:
             tries += 1
             queue = self._queues.must_exist(ask.queue)
@@ -267,7 +267,8 @@ class MongoStore:
             if look.spec["partitions"] != queue.spec.partitions:
                 self._queues.forget()
                 continue
-            if look.due:
+            if look.due and not promoted:
+                promoted = True
                 self._counting.moving(queue, now, lambda q: self._leasing.promote(q, now))
                 continue
             if not look.docs:
