@@ -627,8 +627,8 @@ BUGS = [
     Bug(
         "mongo: any token settles",
         MONGO + "settling.py",
-        'if doc["st"] != LEASED or doc.get("tk") != base_of(move.token, move.id):',
-        'if doc["st"] != LEASED:',
+        'if state != LEASED or doc.get("tk") != base_of(move.token, move.id):',
+        "if state != LEASED:",
         "test_fencing.py",
     ),
     Bug(
@@ -641,7 +641,7 @@ BUGS = [
     Bug(
         "mongo: a sweep that does not see an extension",
         MONGO + "settling.py",
-        'return move.overdue_at is None or doc["dl"] <= move.overdue_at',
+        "return late is None or (isinstance(deadline, int) and deadline <= late)",
         "return True",
         "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
     ),
@@ -668,7 +668,7 @@ BUGS = [
     ),
     Bug(
         "mongo: what a transaction moves is not counted",
-        MONGO + "store.py",
+        MONGO + "counting.py",
         "self._counts.add(slot, counts.get(q, Counter()), now, session)",
         "self._counts.add(slot, Counter(), now, session)",
         "test_counting.py",
@@ -710,7 +710,7 @@ BUGS = [
     ),
     Bug(
         "mongo: a queue that is gone is enqueued to",
-        MONGO + "store.py",
+        MONGO + "queues.py",
         '                counts.delete_many({"q": {"$in": qs}}, session=session)\n',
         "",
         "faults/test_mongo_faults.py::test_nothing_is_put_into_a_queue_that_another_deleted",
@@ -725,8 +725,8 @@ BUGS = [
     Bug(
         "mongo: a receipt does not stop the second batch",
         MONGO + "store.py",
-        "if receipt is not None and not records.note(",
-        "if receipt is not None and None is records.note(",
+        'if receipt is not None and records.read_one(receipts, "receipt", receipt, session):',
+        "if receipt is not None and False:",
         "test_recording.py",
     ),
     Bug(

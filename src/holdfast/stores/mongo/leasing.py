@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import StoreCorrupt
 from holdfast.message import Lease
-from holdfast.store import NO_DEADLINE, LeaseAsk
+from holdfast.store import NO_DEADLINE, LeaseAsk, Transition
 from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import FIELDS, Deltas
@@ -40,19 +42,27 @@ class Remembered:
     it finishes need not read it again. A lease that was lost shows when it deletes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._docs: dict[tuple[str, str | None], Doc] = {}
 
-    def keep(self, doc: Doc, lease: Lease) -> None:
-        if len(doc["bd"]) > REMEMBERED_BYTES:
-            return
-        held = {"at": lease.message.attempts, "fl": lease.message.first_leased_at}
-        doc.update(held, tk=base_of(lease.token, lease.id), la=lease.leased_at, ow=lease.owner)
-        self._docs[lease.id, lease.token] = doc
-        while len(self._docs) > REMEMBERED:
-            self._docs.pop(next(iter(self._docs)), None)
+    def keep(self, taken: list[tuple[Doc, Lease]]) -> None:
+        with self._lock:
+            for doc, lease in taken:
+                if len(doc["bd"]) <= REMEMBERED_BYTES:
+                    message = lease.message
+                    doc.update(at=message.attempts, fl=message.first_leased_at)
+                    doc.update(
+                        tk=base_of(lease.token, lease.id), la=lease.leased_at, ow=lease.owner
+                    )
+                    self._docs[lease.id, lease.token] = doc
+            while len(self._docs) > REMEMBERED:
+                del self._docs[next(iter(self._docs))]
 
-    def take(self, id: str, token: str | None) -> Doc | None:
-        return self._docs.pop((id, token), None)
+    def take(self, moves: Sequence[Transition]) -> list[Doc]:
+        """Those of them that are remembered; they are forgotten by that."""
+        with self._lock:
+            found = [self._docs.pop((move.id, move.token), None) for move in moves]
+        return [doc for doc in found if doc is not None]
 
 
 class Leasing:
@@ -149,8 +159,7 @@ class Leasing:
         n = messages.update_many(line, change).modified_count
         deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
         if fresh and n == len(ids):
-            for doc, lease in taken:
-                self.remembered.keep(doc, lease)
+            self.remembered.keep(taken)
             return [lease for _, lease in taken], deltas
         if not n:
             return [], deltas

@@ -368,13 +368,11 @@ class MongoStore:
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
-        take, queue = self._leasing.remembered.take, moves[0].queue
-        docs = [take(move.id, move.token) for move in moves]
+        queue, found = moves[0].queue, self._leasing.remembered.take(moves)
         plain = all(
             move.target is Target.DONE and move.history is None and move.queue == queue
             for move in moves
         )
-        found = [doc for doc in docs if doc is not None]
         return found if plain and len(found) == len(moves) else None
 
     def _settle_apart(
