@@ -25,6 +25,8 @@ ADMIN = "root"
 """Who may do anything, on a server that has a password."""
 
 PARAMETERS = {
+    # What a killed client left open would hold up who drops its database, for a minute.
+    "transactionLifetimeLimitSeconds": "10",
     "diagnosticDataCollectionEnabled": "false",
     # Else a stopped primary waits for clients to find another one.
     "shutdownTimeoutMillisForSignaledShutdown": "0",

@@ -155,7 +155,7 @@ def repairing(hf: Holdfast, queue: Queue, clock: ManualClock) -> Prepared:
     queue.enqueue_many(batch(queue))
     counts = hf.store._db.get("counts")
     died = {"do": "x", "ds": clock.now(), "r": 3}
-    known = {"q": hf.store._look_up(queue.name).q, "u": {"$gt": 0}}
+    known = {"q": hf.store._queues.must_exist(queue.name).q, "u": {"$gt": 0}}
     assert counts.update_one(known, {"$set": died}).modified_count == 1
     clock.advance(60)
     return lambda: hf.store.tidy(clock.now(), log_before=None)

@@ -7,8 +7,8 @@ import pytest
 from tests.model.side_by_side import PROVES, SideBySideMongo, SideBySideStandalone, check
 
 MACHINES = {
-    "mongo": (SideBySideMongo, 30),
-    "mongo-standalone": (SideBySideStandalone, 15),
+    "mongo": (SideBySideMongo, 25),
+    "mongo-standalone": (SideBySideStandalone, 10),
 }
 
 

@@ -43,7 +43,7 @@ def url(tmp_path: Path) -> str:
         ("sqlite://jobs.db", "url", "write sqlite:///jobs.db"),
         ("sqlite:///", "url", "write sqlite:///jobs.db"),
         ("sqllite:///jobs.db", "url", "did you mean 'sqlite'"),
-        ("ftp://x", "url", "known: memory, postgres"),
+        ("ftp://x", "url", "known: memory, mongodb"),
         ("sqlite:///x.db?synchronus=full", "url option synchronus", "did you mean 'synchronous'"),
         ("sqlite:///x.db?synchronous=off", "url option synchronous", "normal or full"),
         ("sqlite:///x.db?busy_timeout=soon", "url option busy_timeout", "seconds"),

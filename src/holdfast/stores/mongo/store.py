@@ -291,21 +291,22 @@ class MongoStore:
         self._queues.must_exist(queue)
         done = 0
         while done < limit:
-            there, n = self._finish(queue, batch, min(STEP, limit - done), now, status)
-            done += n
-            if not there:
+            if not self._is_held(queue, batch):
                 break
+            done += self._finish(queue, batch, min(STEP, limit - done), now, status)
         return done
 
-    def _finish(
-        self, queue: str, batch: str, limit: int, now: int, status: Status | None
-    ) -> tuple[int, int]:
-        """How many there were, and how many of them nobody else finished meanwhile."""
+    def _is_held(self, queue: str, batch: str) -> bool:
+        """Before a transaction is begun: readers ask again and again, and may be killed in one."""
+        held: Doc = {"ba": batch, "q": self._queues.must_exist(queue).q, "st": LEASED}
+        with self._db.translated():
+            return self._db.get(MESSAGES).find_one(held, {"_id": 1}) is not None
+
+    def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        """How many there were that nobody else finished meanwhile."""
         careful = False
 
-        def work(
-            session: Session, known: dict[str, Known | None]
-        ) -> tuple[tuple[int, int], dict[int, Deltas]]:
+        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
             q = there(queue, known[queue]).q
             messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
             held = list(
@@ -329,7 +330,7 @@ class MongoStore:
             else:
                 finish(messages, log, done, session)
                 n = len(done)
-            return (len(held), n), {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
+            return n, {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
 
         try:
             return self._counting.run([queue], now, work)
