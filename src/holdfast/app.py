@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.worker import Executor, Worker
 
 PARTITIONS_MAX = 256
+PARTITIONS_TOTAL = 1024
+"""With those of earlier generations (see `QueueSpec.starts`)."""
 
 logger = logging.getLogger("holdfast")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,33 +76,78 @@ class Holdfast:
         return self._registry
 
     def queue(
-        self, name: str, *, create: bool = True, partitions: int | None = None, **policy: Any
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        partitions: int | None = None,
+        ordered: bool | None = None,
+        **policy: Any,
     ) -> Queue:
         """The queue of that name, made if it is new; fields that are given update its policy.
 
-        `create=False` refuses a name that is not there.
+        `create=False` refuses a name that is not there. In an `ordered` queue each partition is
+        worked by one consumer at a time, in order. More `partitions` can be added at any time.
         """
         check_queue_name(name)
         given = Policy.of(**policy)
         whole("partitions", partitions, low=1, high=PARTITIONS_MAX)
+        if ordered not in (None, True, False):
+            raise InvalidArgument("ordered", f"must be True or False, not {ordered!r}")
         while True:
             stored = self._at.store.get_queue(name)
             if stored is None and not create:
                 known = [spec.name for spec in self._at.store.queues()]
                 raise QueueNotFound(f"no queue {name!r}; {did_you_mean(name, known)}")
             if stored is None:
-                wanted = self._new(name, partitions or 1, given)
+                wanted = self._new(name, partitions or 1, bool(ordered), given)
             else:
-                wanted = _updated(stored, partitions, given)
+                wanted = self._updated(stored, partitions, ordered, given)
             if not wanted or self._at.store.put_queues(wanted):
                 return Queue(self._at, name)
 
-    def _new(self, name: str, partitions: int, policy: Policy) -> list[QueueSpec]:
+    def _new(self, name: str, partitions: int, ordered: bool, policy: Policy) -> list[QueueSpec]:
+        if ordered and is_dlq(name):
+            raise InvalidArgument("ordered", f"{name}: dead letters have no order to keep")
         now = self._at.clock.now()
-        specs = [QueueSpec(name, partitions, policy, created_at=now)]
+        specs = [QueueSpec(name, partitions, policy, created_at=now, ordered=ordered)]
         if not is_dlq(name) and self._at.store.get_queue(dlq_of(name)) is None:
             specs.append(QueueSpec(dlq_of(name), partitions, created_at=now))
         return specs
+
+    def _updated(
+        self, stored: QueueSpec, partitions: int | None, ordered: bool | None, given: Policy
+    ) -> list[QueueSpec]:
+        """The specs to write; none if nothing changes."""
+        if ordered is not None and ordered != stored.ordered:
+            how = "ordered" if stored.ordered else "not ordered"
+            raise InvalidArgument(
+                "ordered", f"{stored.name} is {how}; this is set when a queue is created"
+            )
+        replace = msgspec.structs.replace
+        changed = replace(stored, policy=given.over(stored.policy))
+        if partitions is None or partitions == stored.spread:
+            return [] if changed == stored else [changed]
+        if partitions < stored.spread:
+            raise InvalidArgument(
+                "partitions",
+                f"{stored.name} has {stored.spread}; they can be added, not taken away",
+            )
+        if is_dlq(stored.name):
+            raise InvalidArgument("partitions", f"{stored.name} has those of its queue")
+        total = stored.partitions + partitions
+        if total > PARTITIONS_TOTAL:
+            raise InvalidArgument(
+                "partitions",
+                f"{stored.name} would have {total} with those it had before, and the limit is "
+                f"{PARTITIONS_TOTAL}: move to a new queue",
+            )
+        starts = (*stored.starts, stored.partitions)
+        grown = [replace(changed, partitions=total, starts=starts)]
+        dead = self._at.store.get_queue(dlq_of(stored.name))
+        if dead is not None:
+            grown.append(replace(dead, partitions=total, starts=starts))
+        return grown
 
     def queues(self) -> list[Queue]:
         """Every queue, dead-letter queues included, by name."""
@@ -194,17 +241,6 @@ class Holdfast:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _updated(stored: QueueSpec, partitions: int | None, given: Policy) -> list[QueueSpec]:
-    if partitions is not None and partitions != stored.partitions:
-        raise InvalidArgument(
-            "partitions", f"{stored.name} has {stored.partitions}; set when a queue is created"
-        )
-    policy = given.over(stored.policy)
-    if policy == stored.policy:
-        return []
-    return [msgspec.structs.replace(stored, policy=policy)]
 
 
 class _Signals:

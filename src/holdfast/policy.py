@@ -11,6 +11,7 @@ from holdfast.backoff import Backoff
 from holdfast.errors import InvalidArgument, did_you_mean
 
 Exhausted = Literal["dead", "complete"]
+OnFailure = Literal["block", "skip"]
 SECONDS_MAX = 100 * 365 * 24 * 3600
 
 
@@ -35,6 +36,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Finished messages the log keeps at most; 0 is no limit. Default 0."""
     payload_max: int | None = None
     """Bytes a payload may have. Default 1 MiB."""
+    on_failure: OnFailure | None = None
+    """In an ordered queue, while a failed message waits for its next attempt: "block" holds back
+    what follows of its key, "skip" lets it pass. Default "block"."""
 
     def __post_init__(self) -> None:
         positive("ack_timeout", self.ack_timeout)
@@ -47,6 +51,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         if self.exhausted not in (None, "dead", "complete"):
             raise InvalidArgument(
                 "exhausted", f'must be "dead" or "complete", not {self.exhausted!r}'
+            )
+        if self.on_failure not in (None, "block", "skip"):
+            raise InvalidArgument(
+                "on_failure", f'must be "block" or "skip", not {self.on_failure!r}'
             )
         seconds("retention", self.retention)
         whole("retention_count", self.retention_count, low=0)
@@ -123,4 +131,5 @@ DEFAULTS = Policy(
     retention=7 * 24 * 3600.0,
     retention_count=0,
     payload_max=1024 * 1024,
+    on_failure="block",
 )

@@ -405,6 +405,7 @@ class _Maker:
 
     def __init__(self, spec: QueueSpec, policy: Policy, now: int) -> None:
         self._spec = spec
+        self._first = spec.starts[-1]
         self._now = now
         self._payload_max = policy.payload_max or 0
 
@@ -421,7 +422,7 @@ class _Maker:
         return Message(
             id,
             self._spec.name,
-            lifecycle.partition_of(item.key, id, self._spec.partitions),
+            lifecycle.partition_of(item.key, id, self._spec.spread) + self._first,
             _priority(item.priority),
             _text("key", item.key),
             _text("type", item.type),
@@ -440,7 +441,7 @@ class _Maker:
         """A payload alone: nothing else to check. Most messages of a bulk enqueue are such."""
         body, content_type = payload.encode(value, None, self._payload_max)
         spec, now = self._spec, self._now
-        part = lifecycle.partition_of(None, id, spec.partitions)
+        part = lifecycle.partition_of(None, id, spec.spread) + self._first
         return Message(id, spec.name, part, 0, None, None, body, content_type, {}, now, now, 0)
 
     def _available_at(self, item: Outgoing) -> int:

@@ -30,6 +30,21 @@ class QueueSpec(msgspec.Struct, frozen=True):
     created_at: int = 0
     revision: int = 0
     """Goes up with every change; 0 is a queue that is not stored yet."""
+    ordered: bool = False
+    """Each partition is worked by one owner at a time, in order (see ownership.py)."""
+    starts: tuple[int, ...] = (0,)
+    """The first partition of each generation. Adding partitions begins a new generation behind the
+    old ones, so that a key's older messages can be told from its newer ones."""
+
+    @property
+    def spread(self) -> int:
+        """Over how many partitions new messages are spread: those of the newest generation."""
+        return self.partitions - self.starts[-1]
+
+
+def partition_claim(queue: str, partition: int) -> str:
+    """The name of the claim that an owner of a partition holds."""
+    return f"{queue}#{partition}"
 
 
 class State(StrEnum):
@@ -119,6 +134,10 @@ class LeaseAsk(msgspec.Struct, frozen=True):
     """Only these; None is every partition of the queue."""
     batch: str | None = None
     """A durable name to re-read what was leased by (see `Store.leased`)."""
+    epochs: tuple[int, ...] | None = None
+    """Of the claims on `partitions`, in their order (see `partition_claim`). In the same atomic step
+    a partition gives nothing unless `owner` holds its claim at that epoch, not run out at `now`; and
+    what is given is exactly the head of the line: nothing is passed over that is due or locked."""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -168,6 +187,17 @@ class QueueStats(msgspec.Struct, frozen=True):
     oldest_age: float | None
     """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
     paused: bool
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """What one partition of a queue holds."""
+
+    partition: int
+    ready: int
+    delayed: int
+    leased: int
+    oldest_at: int | None
+    """When the oldest message at the head of one of its lanes was enqueued; None: none is ready."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -303,6 +333,10 @@ class Store(Protocol):
         """At a cost that does not grow with the number of messages."""
         ...
 
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        """Of each partition, by number; at a cost that does not grow with their messages."""
+        ...
+
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:
@@ -322,6 +356,10 @@ class Store(Protocol):
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         """Take or renew a named lease; None while another owner's holds. ttl 0 gives it up."""
+        ...
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        """As they are stored, run out or not; None for a name that nobody ever claimed."""
         ...
 
     def put_record(
@@ -348,6 +386,15 @@ class Store(Protocol):
         """Events from now on, or after an event's `seq` as far as they are still kept."""
         ...
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
-        """Return when there may be something to lease, or after `timeout` seconds."""
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        """Return when there may be something to lease, or after `timeout` seconds.
+
+        With `partitions`, of one queue: what is ready in its others wakes nobody.
+        """
         ...

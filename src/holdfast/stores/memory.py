@@ -20,6 +20,7 @@ from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, 
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Depth,
     Enqueued,
     Entry,
     Event,
@@ -34,6 +35,7 @@ from holdfast.store import (
     Transition,
     Verb,
     View,
+    partition_claim,
 )
 from holdfast.stores import page_of, read_cursor, url_options
 
@@ -155,14 +157,27 @@ class MemoryStore:
         with self._lock:
             if self._must_exist(ask.queue).paused:
                 return []
+            parts = self._given(ask, now)
             ready = [
                 row
                 for row in self._waiting(ask.queue)
                 if row.message.available_at <= now
-                and (ask.partitions is None or row.message.partition in ask.partitions)
+                and (parts is None or row.message.partition in parts)
             ]
             ready.sort(key=lambda row: (-row.lane, row.place))
             return [self._lease(row, ask, now) for row in ready[: ask.limit]]
+
+    def _given(self, ask: LeaseAsk, now: int) -> Sequence[int] | None:
+        """The partitions that an ask may take from: all, those named, or those of them it owns."""
+        if ask.partitions is None or ask.epochs is None:
+            return ask.partitions
+        return [
+            part
+            for part, epoch in zip(ask.partitions, ask.epochs, strict=True)
+            if (claim := self._state.claims.get(partition_claim(ask.queue, part)))
+            and (claim.owner, claim.epoch) == (ask.owner, epoch)
+            and claim.expires_at > now
+        ]
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         with self._lock:
@@ -359,6 +374,20 @@ class MemoryStore:
             paused=spec.paused,
         )
 
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        with self._lock:
+            spec = self._must_exist(queue)
+            return [self._depth(queue, part, now) for part in range(spec.partitions)]
+
+    def _depth(self, queue: str, part: int, now: int) -> Depth:
+        waiting = [row for row in self._waiting(queue) if row.message.partition == part]
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {row.lane: row.message.enqueued_at for row in ready}
+        leased = sum(row.message.partition == part for row in self._held(queue))
+        oldest = min(heads.values(), default=None)
+        return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
+
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:
@@ -394,6 +423,10 @@ class MemoryStore:
             claim = Claim(name, owner, epoch, now + ttl_ms)
             self._state.claims[name] = claim
             return claim if ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        with self._lock:
+            return [self._state.claims.get(name) for name in names]
 
     def put_record(
         self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
@@ -446,9 +479,20 @@ class MemoryStore:
             self._changed.wait_for(news, timeout)
             return news()
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
         with self._changed:
-            due = [r.message.available_at for queue in queues for r in self._waiting(queue)]
+            rows = [row for queue in queues for row in self._waiting(queue)]
+            due = [
+                row.message.available_at
+                for row in rows
+                if partitions is None or row.message.partition in partitions
+            ]
             ahead = [at - now for at in due if at > now]
             if len(ahead) == len(due) or all(self._must_exist(q).paused for q in queues):
                 self._changed.wait(min([timeout, *(left / 1000 for left in ahead)]))

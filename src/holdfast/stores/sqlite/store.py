@@ -26,6 +26,7 @@ from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Depth,
     Enqueued,
     Event,
     LeaseAsk,
@@ -37,6 +38,7 @@ from holdfast.store import (
     Target,
     Transition,
     View,
+    partition_claim,
 )
 from holdfast.stores import page_of, read_cursor, url_options
 from holdfast.stores.rows import COLUMNS, WIDTH, read_message
@@ -189,7 +191,8 @@ class SQLiteStore:
             for spec in specs:
                 policy = msgspec.json.encode(spec.policy.to_dict()).decode()
                 row = (spec.name, spec.partitions, spec.paused, policy, spec.created_at)
-                db.execute(_PUT_QUEUE, (_qid(db, spec.name), *row, spec.revision + 1))
+                shape = (spec.ordered, msgspec.json.encode(spec.starts).decode())
+                db.execute(_PUT_QUEUE, (_qid(db, spec.name), *row, spec.revision + 1, *shape))
             return True
 
     def get_queue(self, name: str) -> QueueSpec | None:
@@ -270,12 +273,18 @@ class SQLiteStore:
             if not found:
                 return 0, []
             qid, partitions, due = found
+            parts = tuple(range(partitions)) if ask.partitions is None else ask.partitions
+            if ask.epochs is not None:
+                parts = _owned(db, ask, now)
+                if not parts:
+                    return 0, []
             counts = Counts()
+            limit = PROMOTE_MAX if ask.epochs is None else -1
             if due:
-                for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX}):
+                for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": limit}):
                     counts.add(qid, part, DELAYED, -1)
                     counts.add(qid, part, READY)
-            rows = _pick(db, qid, ask.partitions or tuple(range(partitions)), ask.limit)
+            rows = _pick(db, qid, parts, ask.limit)
             lease = next_number(db, "lease", 1)
             db.execute(HOLD, (lease, ask.token, ask.owner, now, len(rows)))
             bind: dict[str, Any] = {
@@ -343,6 +352,10 @@ class SQLiteStore:
         with self._db.snapshot() as db:
             return [_stats(db, queue, now) for queue in queues]
 
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        with self._db.snapshot() as db:
+            return _depths(db, queue, now)
+
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:
@@ -384,13 +397,11 @@ class SQLiteStore:
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         with self._writing(quiet=True) as db:
-            row = db.execute(
-                "SELECT owner, epoch, expires_at FROM holdfast_claim WHERE name = ?", (name,)
-            ).fetchone()
-            held_by, epoch, expires_at = row or ("", 0, 0)
-            if held_by != owner and expires_at > now:
+            held = _claim(db, name) or Claim(name, "", 0, 0)
+            if held.owner != owner and held.expires_at > now:
                 return None
-            if held_by != owner or expires_at <= now:
+            epoch = held.epoch
+            if held.owner != owner or held.expires_at <= now:
                 epoch += 1
             claim = Claim(name, owner, epoch, now + ttl_ms)
             db.execute(
@@ -398,6 +409,10 @@ class SQLiteStore:
                 (name, owner, epoch, claim.expires_at),
             )
             return claim if ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        with self._db.read() as db:
+            return [_claim(db, name) for name in names]
 
     def put_record(
         self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
@@ -435,13 +450,31 @@ class SQLiteStore:
                 (after,) = db.execute(newest).fetchone()
         return _Subscription(self._db, after or 0)
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        until = clock.monotonic() + timeout
+        while (left := until - clock.monotonic()) > 0:
+            begun = clock.monotonic()
+            if self._wait(queues, now, left, partitions) or partitions is None:
+                return
+            now += round((clock.monotonic() - begun) * 1000)
+
+    def _wait(
+        self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
+    ) -> bool:
+        """Whether there is something to lease; looks, and then waits for anything to change."""
         with self._db.watching() as watch:
             ahead = [timeout]
             with self._db.read() as db:
                 for queue in queues:
-                    if _anything(db, queue, now):
-                        return
+                    found = _anything(db, queue, now)
+                    if found and (partitions is None or _in_parts(db, *found, partitions)):
+                        return True
                     (due,) = db.execute(
                         "SELECT min(available_at) FROM holdfast_message "
                         "WHERE qid = ? AND state = 1",
@@ -450,6 +483,7 @@ class SQLiteStore:
                     if due is not None and due > now:
                         ahead.append((due - now) / 1000)
             watch.wait(min(ahead))
+            return False
 
     def _writing(
         self, within: Any = None, *, quiet: bool = False
@@ -510,14 +544,22 @@ def _version(db: sqlite3.Cursor) -> int:
     return db.execute("SELECT value FROM holdfast_meta WHERE name = 'version'").fetchone()[0]
 
 
-_SPECS = "SELECT name, partitions, policy, paused, created_at, revision FROM holdfast_queue"
+_SPECS = """
+SELECT name, partitions, policy, paused, created_at, revision, ordered, starts FROM holdfast_queue
+"""
 _REVISIONS = "SELECT name, revision FROM holdfast_queue"
-_PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def _spec(row: tuple[Any, ...]) -> QueueSpec:
-    name, partitions, policy, paused, created_at, revision = row
-    return QueueSpec(name, partitions, _policy(policy), bool(paused), created_at, revision)
+    name, partitions, policy, paused, created_at, revision, ordered, starts = row
+    plain = (name, partitions, _policy(policy), bool(paused), created_at, revision)
+    return QueueSpec(*plain, bool(ordered), _starts(starts))
+
+
+@lru_cache(maxsize=1000)
+def _starts(stored: str) -> tuple[int, ...]:
+    return msgspec.json.decode(stored, type=tuple[int, ...])
 
 
 @lru_cache(maxsize=1000)
@@ -561,6 +603,33 @@ def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool]
     return None if paused or not (ready or due) else (qid, partitions, bool(due))
 
 
+def _in_parts(
+    db: sqlite3.Cursor, qid: int, all: int, due: bool, partitions: Sequence[int]
+) -> bool:
+    """Whether something is ready in these; what is due is made ready by whoever leases."""
+    if due:
+        return True
+    ready = "SELECT 1 FROM holdfast_message WHERE qid = ? AND state = 0 AND part = ? LIMIT 1"
+    return any(db.execute(ready, (qid, part)).fetchone() for part in partitions)
+
+
+def _owned(db: sqlite3.Cursor, ask: LeaseAsk, now: int) -> tuple[int, ...]:
+    """Those of the partitions whose claim is the asker's, at the epoch that it names."""
+    owned: list[int] = []
+    for part, epoch in zip(ask.partitions or (), ask.epochs or (), strict=True):
+        held = _claim(db, partition_claim(ask.queue, part))
+        if held and (held.owner, held.epoch) == (ask.owner, epoch) and held.expires_at > now:
+            owned.append(part)
+    return tuple(owned)
+
+
+def _claim(db: sqlite3.Cursor, name: str) -> Claim | None:
+    row = db.execute(
+        "SELECT name, owner, epoch, expires_at FROM holdfast_claim WHERE name = ?", (name,)
+    ).fetchone()
+    return Claim(*row) if row else None
+
+
 def _pick(
     db: sqlite3.Cursor, qid: int, partitions: tuple[int, ...], limit: int
 ) -> list[tuple[Any, ...]]:
@@ -580,10 +649,8 @@ def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:
         raise QueueNotFound(f"no queue {queue!r}")
     qid, paused = row
     ready, delayed, leased, done = _depth(db, qid)
-    heads = {row[:2]: row[2:] for row in db.execute(HEADS, {"qid": qid})}
-    for part, lane, place, enqueued_at, n in db.execute(DUE, {"qid": qid, "now": now}):
-        ready, delayed = ready + n, delayed - n
-        heads[part, lane] = min(heads.get((part, lane), (place, enqueued_at)), (place, enqueued_at))
+    due, heads = _heads(db, qid, now)
+    ready, delayed = ready + due.total(), delayed - due.total()
     oldest = min((enqueued_at for _, enqueued_at in heads.values()), default=None)
     return QueueStats(
         queue=queue,
@@ -595,6 +662,37 @@ def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:
         oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
         paused=bool(paused),
     )
+
+
+def _heads(
+    db: sqlite3.Cursor, qid: int, now: int
+) -> tuple[Counter[int], dict[tuple[int, int], tuple[int, int]]]:
+    """By partition what is due; by partition and lane the place and the time of the first."""
+    due: Counter[int] = Counter()
+    heads = {row[:2]: row[2:] for row in db.execute(HEADS, {"qid": qid})}
+    for part, lane, place, enqueued_at, n in db.execute(DUE, {"qid": qid, "now": now}):
+        due[part] += n
+        heads[part, lane] = min(heads.get((part, lane), (place, enqueued_at)), (place, enqueued_at))
+    return due, heads
+
+
+def _depths(db: sqlite3.Cursor, queue: str, now: int) -> list[Depth]:
+    qid = _must_exist(db, queue)
+    (n,) = db.execute("SELECT partitions FROM holdfast_queue WHERE qid = ?", (qid,)).fetchone()
+    counts = {
+        part: counts
+        for part, *counts in db.execute(
+            "SELECT part, ready, delayed, leased FROM holdfast_depth WHERE qid = ?", (qid,)
+        )
+    }
+    due, heads = _heads(db, qid, now)
+    found: list[Depth] = []
+    for part in range(n):
+        ready, delayed, leased = counts.get(part, (0, 0, 0))
+        oldest = [at for (of, _), (_, at) in heads.items() if of == part]
+        now_ready, later = ready + due[part], delayed - due[part]
+        found.append(Depth(part, now_ready, later, leased, min(oldest, default=None)))
+    return found
 
 
 def _depth(db: sqlite3.Cursor, qid: int) -> tuple[int, int, int, int]:
