@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import redrive, settings
 from holdfast.clock import Clock, StoreClock
-from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
+from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.handlers import Handler, Registry
 from holdfast.message import check_queue_name, dlq_of, is_dlq
 from holdfast.policy import DEFAULTS, Policy, whole
@@ -27,6 +27,7 @@ from holdfast.stores import open_store
 from holdfast.sweeper import Sweeper, Swept
 
 if TYPE_CHECKING:
+    from holdfast.ownership import Consumer
     from holdfast.worker import Executor, Worker
 
 PARTITIONS_MAX = 256
@@ -148,6 +149,15 @@ class Holdfast:
         if dead is not None:
             grown.append(replace(dead, partitions=total, starts=starts))
         return grown
+
+    def consumer(self, queue: str | Queue, *, background: bool = True) -> Consumer:
+        """Lease from an ordered queue by hand; workers do this by themselves."""
+        from holdfast.ownership import Consumer, Owner  # here: producers need none of it
+
+        of = self.queue(queue.name if isinstance(queue, Queue) else queue, create=False)
+        if not of.spec.ordered:
+            raise FailedPrecondition(f"{of.name} is not ordered: lease from the queue itself")
+        return Consumer(Owner(self._at, of, self._settings, batch=1), background=background)
 
     def queues(self) -> list[Queue]:
         """Every queue, dead-letter queues included, by name."""

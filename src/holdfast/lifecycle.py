@@ -31,6 +31,8 @@ FAILED_REASON = "failed"
 NO_HANDLER_REASON = "no handler"
 NO_HANDLER_CODE = "NO_HANDLER"
 ACK_TIMEOUT_CODE = "ACK_TIMEOUT"
+OWNER_LOST_REASON = "the owner of its partition was lost"
+OWNER_LOST_CODE = "OWNER_LOST"
 
 
 def acked(lease: Lease, policy: Policy, result: bytes | None = None) -> Transition:
@@ -96,6 +98,11 @@ def released(lease: Lease, now: int) -> Transition:
     return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)
 
 
+def parked(lease: Lease, available_at: int) -> Transition:
+    """Given back untouched, to wait until then: what holds its key comes again at that time."""
+    return _back(Verb.RELEASE, lease, available_at, lease.message.attempts - 1, None)
+
+
 def kept(lease: Lease, dead: Transition, now: int) -> Transition:
     """One that should have died, but its dead-letter queue is gone: it stays in its own."""
     history = dead.history and msgspec.structs.replace(
@@ -128,15 +135,28 @@ def expired(lease: Lease, policy: Policy, now: int, rng: Random) -> Transition:
         move = _back(Verb.EXPIRE, lease, now, message.attempts - 1, None)
     else:
         rules = for_message(message, policy)
-        error = ErrorInfo(ACK_TIMEOUT_REASON, ACK_TIMEOUT_CODE, now, message.attempts, lease.owner)
-        history = _with_errors(message.history, [error], None)
-        if message.attempts >= (rules.max_attempts or 1):
-            move = _exhausted(Verb.EXPIRE, lease, history, rules, now, ACK_TIMEOUT_REASON)
-        elif rules.overdue_backoff:
-            move = _later(Verb.EXPIRE, lease, history, rules, now, rng, None)
-        else:
-            move = _back(Verb.EXPIRE, lease, now, message.attempts, history)
+        move = _silent(lease, rules, now, ACK_TIMEOUT_REASON, ACK_TIMEOUT_CODE)
+        if rules.overdue_backoff and move.to_queue == message.queue and move.history is not None:
+            move = _later(Verb.EXPIRE, lease, move.history, rules, now, rng, None)
     return msgspec.structs.replace(move, overdue_at=now)
+
+
+def abandoned(lease: Lease, policy: Policy, now: int) -> Transition:
+    """The owner of its partition is gone: back to its place at once, or dead when out of attempts.
+
+    Its successor alone says so, whatever the deadline is.
+    """
+    rules = for_message(lease.message, policy)
+    return _silent(lease, rules, now, OWNER_LOST_REASON, OWNER_LOST_CODE)
+
+
+def _silent(lease: Lease, rules: Policy, now: int, reason: str, code: str) -> Transition:
+    message = lease.message
+    error = ErrorInfo(reason, code, now, message.attempts, lease.owner)
+    history = _with_errors(message.history, [error], None)
+    if message.attempts >= (rules.max_attempts or 1):
+        return _exhausted(Verb.EXPIRE, lease, history, rules, now, reason)
+    return _back(Verb.EXPIRE, lease, now, message.attempts, history)
 
 
 def redriven(message: Message, place: int, to_queue: str, now: int) -> Transition:

@@ -87,6 +87,10 @@ class Queue:
         self._at = context
         self._policies: tuple[Policy, Policy] = (DEFAULTS, context.policy)
 
+    @property
+    def context(self) -> Context:
+        return self._at
+
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
@@ -201,7 +205,12 @@ class Queue:
         whole("limit", limit, low=1, high=LEASE_MAX)
         seconds("wait", wait)
         _text("owner", owner)
-        policy = self.policy
+        spec = self.spec
+        if spec.ordered:
+            raise FailedPrecondition(
+                f"{self.name} is ordered: lease by `with hf.consumer({self.name!r}) as consumer`"
+            )
+        policy = self._complete(spec)
         clock, store = self._at.clock, self._at.store
         until = clock.monotonic() + wait
         while True:

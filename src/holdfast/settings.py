@@ -26,6 +26,12 @@ class Settings(msgspec.Struct, frozen=True):
     """HOLDFAST_ACK_TIMEOUT_SECONDS: lease time where nothing nearer says one. Default 30."""
     max_attempts: int | None = None
     """HOLDFAST_MAX_ATTEMPTS: deliveries where nothing nearer says a number. Default 3."""
+    partition_lease_ms: int = 15_000
+    """HOLDFAST_PARTITION_LEASE_MS: how long an owner keeps a partition unheard. Default 15000."""
+    partition_renew_ms: int = 3000
+    """HOLDFAST_PARTITION_RENEW_MS: time between two renewals of that. Default 3000."""
+    partition_rebalance_ms: int = 5000
+    """HOLDFAST_PARTITION_REBALANCE_MS: time between two looks at the shares. Default 5000."""
 
     @property
     def policy(self) -> Policy:
@@ -47,7 +53,23 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         requeue_batch_size=_whole(given, "requeue_batch_size", 100, 1, 10_000),
         ack_timeout_seconds=_seconds(given, "ack_timeout_seconds"),
         max_attempts=_whole(given, "max_attempts", None, 1, 2**31 - 1),
+        **_of_partitions(given),
     )
+
+
+def _of_partitions(given: dict[str, str]) -> dict[str, int]:
+    lease = _whole(given, "partition_lease_ms", 15_000, 100, 3_600_000)
+    renew = _whole(given, "partition_renew_ms", 3000, 10, 3_600_000)
+    if renew * 3 > lease:
+        raise InvalidArgument(
+            PREFIX + "PARTITION_RENEW_MS",
+            f"{renew} is too long for a lease of {lease}: at most a third of it",
+        )
+    return {
+        "partition_lease_ms": lease,
+        "partition_renew_ms": renew,
+        "partition_rebalance_ms": _whole(given, "partition_rebalance_ms", 5000, 10, 3_600_000),
+    }
 
 
 def _whole(given: dict[str, str], field: str, default: Any, low: int, high: int) -> Any:

@@ -1,7 +1,8 @@
 """Runs handlers: leases in batches, hands out, settles in groups, renews what still runs.
 
-Four threads around the handlers, none of which waits for another's round trip: one leases, one
-settles, one renews, one sweeps. A store that is away is waited for; nothing is dropped meanwhile.
+Five threads around the handlers, none of which waits for another's round trip: one leases, one
+settles, one renews, one keeps the partitions of ordered queues, one sweeps. A store that is away is
+waited for; nothing is dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from holdfast.clock import Clock
 from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
 from holdfast.handlers import Handler, Registry, Verdict, decide, run, run_async
 from holdfast.message import Lease, is_dlq
+from holdfast.ownership import POLL_S, Delivery, Owner, Work
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
 from holdfast.process import Child, check_picklable, time_for
 from holdfast.queue import Context, Queue
 from holdfast.settings import Settings
-from holdfast.store import Settled, Target, Transition, Verb
+from holdfast.store import QueueSpec, Settled, Target, Transition, Verb
 from holdfast.sweeper import Sweeper
 
 Executor = Literal["thread", "process"]
@@ -47,18 +49,6 @@ logger = logging.getLogger("holdfast.worker")
 class Health(msgspec.Struct, frozen=True):
     ready: bool
     why: str = ""
-
-
-class _Item:
-    """One delivery on its way through the worker."""
-
-    __slots__ = ("deadline", "lease", "verdict")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.deadline = lease.deadline
-        self.verdict: Verdict | None = None
-        """What came of it; None for one that never started: it is given back."""
 
 
 class Worker:
@@ -93,6 +83,8 @@ class Worker:
         self._time_limit = time_limit
         self._grace = grace
         self._until_empty = until_empty
+        self._settings = settings
+        self._owners: dict[str, Owner] = {}
         self._sweeper = Sweeper(context, settings) if sweep else None
 
         self._asked_to_stop: SimpleQueue[None] = SimpleQueue()
@@ -100,20 +92,23 @@ class Worker:
         self._quit = threading.Event()  # everything is settled, or given up
         self._handing_out = threading.Condition()
         self._idle = 0  # handler threads that wait for work
-        self._buffer: deque[_Item] = deque()  # leased, not started
-        self._flying: dict[str, _Item] = {}  # leased, not finished, by token
-        self._finished: deque[_Item] = deque()
+        self._buffer: deque[Delivery] = deque()  # leased, not started
+        self._flying: dict[str, Delivery] = {}  # leased, not finished, by token
+        self._finished: deque[Delivery] = deque()
         self._has_finished = threading.Event()
         self._has_room = threading.Event()
         self._unsettled = 0
         self._settled = 0
         self._trouble: dict[str, str] = {}
+        self._nudge = threading.Event()  # partitions need care before their time
         self._loop = _Loop(concurrency)
 
     def run(self) -> bool:
         """Work until stopped. True when everything that ran was finished and settled."""
         for queue in self._queues:
-            queue.spec  # noqa: B018  # a queue that is not there is an error at the start
+            if queue.spec.ordered:  # a queue that is not there is an error at the start
+                self._owner(queue)
+        self._start(self._own_loop)
         leaser = self._start(self._lease_loop)
         settler = self._start(self._settle_loop)
         self._start(self._renew_loop)
@@ -133,11 +128,13 @@ class Worker:
         finally:
             self._stop.set()
             self._quit.set()
+            self._nudge.set()
             self._has_finished.set()
             settler.join()
             with self._handing_out:
                 self._handing_out.notify_all()
             self._loop.stop()
+            self._leave()
         logger.info("stopped; %d deliveries settled", self._settled)
         return clean and self._unsettled == 0
 
@@ -165,7 +162,7 @@ class Worker:
         while not self._stop.is_set():
             ahead = pace.ahead(self._settled)
             room = self._concurrency + ahead - len(self._flying)
-            if room < max(1, ahead // 2):
+            if room < max(1, ahead // 2) and not self._owners:
                 self._has_room.wait(IDLE_S)
                 self._has_room.clear()
                 continue
@@ -181,45 +178,66 @@ class Worker:
         """From each queue in turn, whoever was served first going last the next time."""
         leased = 0
         for queue in self._queues:
-            if leased < room and self._is_there(queue):
+            spec = self._spec(queue)
+            if spec is not None and spec.ordered:
+                work = self._owner(queue).lease()
+                leased += len(work.new)
+                self._go_on(work)
+            elif spec is not None and leased < room:
                 leases = queue.lease(limit=min(room - leased, PREFETCH_MAX))
                 leased += len(leases)
-                self._hand_out(leases)
+                items = [Delivery(lease) for lease in leases]
+                self._take_in(items)
+                self._hand_out(items)
         self._queues = self._queues[1:] + self._queues[:1]
         return leased
 
-    def _is_there(self, queue: Queue) -> bool:
-        """Whether a queue exists; one that was deleted is worked again when it comes back."""
-        there = self._at.store.get_queue(queue.name) is not None
-        if there:
+    def _spec(self, queue: Queue) -> QueueSpec | None:
+        """None for a queue that is gone; one that was deleted is worked again when it is back."""
+        spec = self._at.store.get_queue(queue.name)
+        if spec is not None:
             self._trouble.pop(queue.name, None)
         elif queue.name not in self._trouble:
             self._trouble[queue.name] = "the queue is gone"
             logger.warning("%s: the queue is gone", queue.name)
-        return there
+        return spec
 
     def _nothing_there(self, quiet: bool) -> None:
         if not self._until_empty:
-            names = [queue.name for queue in self._queues if queue.name not in self._trouble]
-            if names:
-                self._at.store.wait(names, self._at.clock.now(), IDLE_S / 2)
-            else:
-                self._stop.wait(IDLE_S / 2)
-        elif quiet:
+            self._wait_for_more()
+        elif quiet and self._all_empty():
             self._stop.set()
             self.stop()
         else:
-            self._has_room.wait(IDLE_S)
+            self._has_room.wait(POLL_S if self._owners else IDLE_S)
             self._has_room.clear()
 
-    def _hand_out(self, leases: list[Lease]) -> None:
-        if not leases:
-            return
+    def _wait_for_more(self) -> None:
+        names = [queue.name for queue in self._queues if queue.name not in self._trouble]
+        now = self._at.clock.now()
+        if not names:
+            self._stop.wait(IDLE_S / 2)
+        elif not self._owners:
+            self._at.store.wait(names, now, IDLE_S / 2)
+        elif self._unsettled or len(names) > 1 or not (owned := self._owners[names[0]].owned()):
+            self._has_room.wait(POLL_S)  # one wait for several queues knows no partitions
+            self._has_room.clear()
+        else:
+            self._at.store.wait(names, now, IDLE_S / 2, owned)
+
+    def _all_empty(self) -> bool:
+        """Of ordered queues also what others own: it is theirs to finish."""
+        now = self._at.clock.now()
+        depths = [self._at.store.depths(name, now) for name in self._owners]
+        return not any(depth.ready for of in depths for depth in of)
+
+    def _take_in(self, items: list[Delivery]) -> None:
         with self._handing_out:
-            self._unsettled += len(leases)
-        plain = [_Item(lease) for lease in leases]
-        self._flying.update((item.lease.token, item) for item in plain)
-        awaited: list[_Item] = []
+            self._unsettled += len(items)
+        self._flying.update((item.lease.token, item) for item in items)
+
+    def _hand_out(self, plain: list[Delivery]) -> None:
+        awaited: list[Delivery] = []
         if not self._in_processes and any(handler.is_async for handler in self._registry.all()):
             awaited = [item for item in plain if self._is_async(item.lease)]
             plain = [item for item in plain if not self._is_async(item.lease)]
@@ -233,6 +251,46 @@ class Worker:
     def _is_async(self, lease: Lease) -> bool:
         return any(handler.is_async for handler in self._registry.matching(lease.message))
 
+    # Ordered queues
+
+    def _owner(self, queue: Queue) -> Owner:
+        owner = self._owners.get(queue.name)
+        if owner is None:
+            owner = Owner(self._at, queue, self._settings, nudge=self._nudge)
+            self._owners[queue.name] = owner
+            self._nudge.set()
+        return owner
+
+    def _own_loop(self) -> None:
+        """Keeps partitions, and gives them up; also while what runs may still finish."""
+        patience = _Patience(self._trouble, "own", self._quit)
+        while not self._quit.is_set():
+            try:
+                for owner in list(self._owners.values()):
+                    self._go_on(owner.tick())
+                patience.reward()
+            except Exception as error:
+                patience.wait(error)
+            dues = [owner.due_in() for owner in list(self._owners.values())]
+            self._nudge.wait(min(dues, default=None))
+            self._nudge.clear()
+
+    def _go_on(self, work: Work) -> None:
+        if work.new:
+            self._take_in(work.new)
+        if work.back:
+            self._finished.extend(work.back)
+            self._has_finished.set()
+        if work.start:
+            self._hand_out(work.start)
+
+    def _leave(self) -> None:
+        for owner in self._owners.values():
+            try:
+                owner.leave()
+            except StoreError as error:
+                logger.warning("%s: partitions run out by themselves: %s", owner.queue.name, error)
+
     # Handling
 
     def _handle_loop(self) -> None:
@@ -243,7 +301,7 @@ class Worker:
         if child is not None:
             child.kill()
 
-    def _take(self) -> _Item | None:
+    def _take(self) -> Delivery | None:
         while True:
             try:
                 return self._buffer.popleft()  # no lock while there is work
@@ -265,7 +323,7 @@ class Worker:
             return run(handlers, lease)
         return child.run(lease, time_for(handlers, self._time_limit))
 
-    async def _handle_async(self, item: _Item) -> None:
+    async def _handle_async(self, item: Delivery) -> None:
         handlers = self._registry.due(item.lease.message)
         if handlers:
             item.verdict = await run_async(handlers, item.lease)
@@ -273,16 +331,22 @@ class Worker:
             item.verdict = self._registry.nothing_due(item.lease.message)
         self._finish(item)
 
-    def _finish(self, item: _Item) -> None:
+    def _finish(self, item: Delivery) -> None:
+        work: Work | None = None
+        if item.part is not None:  # first: whoever settles it must know whether it holds its key
+            failed = item.verdict is not None and bool(item.verdict.problems)
+            work = self._owners[item.lease.message.queue].finished(item, failed=failed)
         self._finished.append(item)
         if not self._has_finished.is_set():
             self._has_finished.set()
+        if work is not None:
+            self._go_on(work)
 
     # Settling
 
     def _settle_loop(self) -> None:
         patience = _Patience(self._trouble, "settle", self._quit)
-        group: list[_Item] = []
+        group: list[Delivery] = []
         while True:
             group += self._take_finished(wait=not group)
             last = self._quit.is_set() and not self._finished
@@ -299,13 +363,13 @@ class Worker:
             if last:
                 return
 
-    def _take_finished(self, *, wait: bool) -> list[_Item]:
+    def _take_finished(self, *, wait: bool) -> list[Delivery]:
         if wait:
             self._has_finished.wait()
         if len(self._finished) < len(self._flying) and len(self._finished) < GROUP:
             self._quit.wait(LINGER_S)  # others are about to finish: one write for all of them
         self._has_finished.clear()
-        taken: list[_Item] = []
+        taken: list[Delivery] = []
         while self._finished:
             item = self._finished.popleft()
             self._flying.pop(item.lease.token, None)
@@ -313,22 +377,46 @@ class Worker:
         self._has_room.set()
         return taken
 
-    def _settle(self, group: list[_Item]) -> None:
+    def _settle(self, group: list[Delivery]) -> None:
         now = self._at.clock.now()
         policies = {queue.name: self._policy(queue) for queue in self._queues}
-        moves = [
-            decide(item.lease, item.verdict, policies[item.lease.message.queue], now, self._at.rng)
-            for item in group
-        ]
+        ours = [item for item in group if self._holds(item, now)] if self._owners else group
+        moves = [self._move(item, policies[item.lease.message.queue], now) for item in ours]
         answers = self._at.store.settle(moves, now)
+        if self._owners:
+            told = dict(zip(map(id, ours), answers, strict=True))
+            for item in group:
+                if item.part is not None:
+                    owner = self._owners[item.lease.message.queue]
+                    self._go_on(owner.settled(item, told.get(id(item))))
         with self._handing_out:
             self._unsettled -= len(group)
         self._settled += len(group)
         self._has_room.set()
         everything = logger.isEnabledFor(logging.DEBUG)
-        for item, move, answer in zip(group, moves, answers, strict=True):
+        for item, move, answer in zip(ours, moves, answers, strict=True):
             if everything or answer is Settled.STALE or move.verb is not Verb.ACK:
                 _tell(item, move, answer, now)
+
+    def _holds(self, item: Delivery, now: int) -> bool:
+        """Of a partition that has been lost nothing may be settled: its new owner has it all."""
+        if item.part is None or self._owners[item.lease.message.queue].holds(item, now):
+            return True
+        if not item.back:
+            message = item.lease.message
+            text = "%s %s: partition %d was lost, its outcome is dropped"
+            logger.warning(text, message.queue, message.id, message.partition)
+        return False
+
+    def _move(self, item: Delivery, policy: Policy, now: int) -> Transition:
+        if item.part is None:
+            return decide(item.lease, item.verdict, policy, now, self._at.rng)
+        owner = self._owners[item.lease.message.queue]
+        if item.back:
+            return owner.given_back(item, now)
+        move = decide(item.lease, item.verdict, policy, now, self._at.rng)
+        owner.decided(item, move)
+        return move
 
     def _policy(self, queue: Queue) -> Policy:
         try:
@@ -350,7 +438,7 @@ class Worker:
             except Exception as error:
                 logger.warning("leases not renewed: %s", error)
 
-    def _renew(self, items: list[_Item]) -> None:
+    def _renew(self, items: list[Delivery]) -> None:
         now = self._at.clock.now()
         due = [item for item in items if now >= item.deadline - _length_ms(item.lease) * 2 // 3]
         for start in range(0, len(due), GROUP):
@@ -369,6 +457,8 @@ class Worker:
 
     def _finish_what_runs(self) -> bool:
         """Give back what never started, wait for the rest within the grace time."""
+        for owner in self._owners.values():
+            self._go_on(owner.clear())
         while self._buffer:
             try:
                 self._finish(self._buffer.popleft())
@@ -425,7 +515,7 @@ class _Patience:
             logger.info("%s works again", self._doing)
 
 
-_Handle = Callable[["_Item"], Coroutine[Any, Any, None]]
+_Handle = Callable[[Delivery], Coroutine[Any, Any, None]]
 
 
 class _Loop:
@@ -434,10 +524,10 @@ class _Loop:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[_Item, None] = {}
+        self._waiting: dict[Delivery, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, handle: _Handle, items: list[_Item]) -> None:
+    def start(self, handle: _Handle, items: list[Delivery]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._room = asyncio.Semaphore(self._concurrency)
@@ -448,20 +538,22 @@ class _Loop:
         self._waiting.update(dict.fromkeys(items))
         self._loop.call_soon_threadsafe(self._spawn, self._loop, handle, items)
 
-    def _spawn(self, loop: asyncio.AbstractEventLoop, handle: _Handle, items: list[_Item]) -> None:
+    def _spawn(
+        self, loop: asyncio.AbstractEventLoop, handle: _Handle, items: list[Delivery]
+    ) -> None:
         for item in items:
             task = loop.create_task(self._run(handle, item))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, handle: _Handle, item: _Item) -> None:
+    async def _run(self, handle: _Handle, item: Delivery) -> None:
         async with self._room:
             if self._waiting.pop(item, _GONE) is not _GONE:
                 await handle(item)
 
-    def drop_waiting(self) -> list[_Item]:
+    def drop_waiting(self) -> list[Delivery]:
         """Those that never started; they will not start any more."""
-        dropped: list[_Item] = []
+        dropped: list[Delivery] = []
         while self._waiting:
             try:
                 dropped.append(self._waiting.popitem()[0])
@@ -511,7 +603,7 @@ def _length_ms(lease: Lease) -> int:
     return lease.deadline - lease.leased_at
 
 
-def _tell(item: _Item, move: Transition, answer: Settled, now: int) -> None:
+def _tell(item: Delivery, move: Transition, answer: Settled, now: int) -> None:
     message, verdict = item.lease.message, item.verdict
     what = f"{message.queue} {message.id} attempt {message.attempts}"
     said = "; ".join(f"{p.code}: {p.message}" for p in verdict.problems) if verdict else ""

@@ -603,9 +603,7 @@ def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool]
     return None if paused or not (ready or due) else (qid, partitions, bool(due))
 
 
-def _in_parts(
-    db: sqlite3.Cursor, qid: int, all: int, due: bool, partitions: Sequence[int]
-) -> bool:
+def _in_parts(db: sqlite3.Cursor, qid: int, all: int, due: bool, partitions: Sequence[int]) -> bool:
     """Whether something is ready in these; what is due is made ready by whoever leases."""
     if due:
         return True

@@ -211,7 +211,9 @@ def test_the_partitions_add_up_to_the_queue(
     clock.advance(10)
     hf.redrive("orders.dlq", 1)
     depths, stats = hf.store.depths("orders", clock.now()), queue.stats()
-    sums = [sum(getattr(depth, kind) for depth in depths) for kind in ("ready", "delayed", "leased")]
+    sums = [
+        sum(getattr(depth, kind) for depth in depths) for kind in ("ready", "delayed", "leased")
+    ]
     assert sums == [stats.ready, stats.delayed, stats.leased]
     dead = hf.store.depths("orders.dlq", clock.now())
     assert [sum(depth.ready for depth in dead), len(dead)] == [1, partitions]
@@ -233,9 +235,7 @@ def test_more_partitions_begin_a_new_generation_and_lose_nothing(
     assert (spec.spread, spec.partitions, spec.starts) == (after, before + after, (0, before))
     new = other.queue("orders").enqueue_many(Outgoing(n, key=f"k{n}") for n in range(40, 80))
     assert {message.partition for message in old} <= set(range(before))
-    assert [m.partition for m in new] == [
-        before + partition_of(m.key, m.id, after) for m in new
-    ]
+    assert [m.partition for m in new] == [before + partition_of(m.key, m.id, after) for m in new]
     assert len(hf.store.depths("orders", 0)) == before + after
     queue.release(held[0])
     queue.settle(held[1:])
@@ -250,20 +250,18 @@ def test_more_partitions_begin_a_new_generation_and_lose_nothing(
 @pytest.mark.promise("PART-7")
 def test_fewer_partitions_are_refused(hf: Holdfast) -> None:
     hf.queue("orders", partitions=4)
-    with pytest.raises(InvalidArgument, match="partitions: orders has 4.*added"):
+    with pytest.raises(InvalidArgument, match=r"partitions: orders has 4.*added"):
         hf.queue("orders", partitions=3)
     assert hf.queue("orders", partitions=4).spec.partitions == 4
 
 
 @pytest.mark.promise("PART-3")
-def test_whether_a_queue_is_ordered_is_kept(
-    hf: Holdfast, another: Callable[[], Holdfast]
-) -> None:
+def test_whether_a_queue_is_ordered_is_kept(hf: Holdfast, another: Callable[[], Holdfast]) -> None:
     hf.queue("orders", partitions=2, ordered=True, on_failure="skip")
     spec = another().queue("orders").spec
     assert (spec.ordered, spec.partitions, spec.policy.on_failure) == (True, 2, "skip")
     assert not hf.queue("orders.dlq").spec.ordered
-    with pytest.raises(InvalidArgument, match="ordered: orders is ordered; .* created"):
+    with pytest.raises(InvalidArgument, match=r"ordered: orders is ordered; .* created"):
         another().queue("orders", ordered=False)
 
 
