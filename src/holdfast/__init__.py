@@ -4,6 +4,7 @@ from holdfast.app import Holdfast, connect
 from holdfast.backoff import Backoff
 from holdfast.errors import (
     FailedPrecondition,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LeaseLost,
@@ -24,7 +25,7 @@ from holdfast.errors import (
 from holdfast.message import ErrorInfo, Finished, Lease, Message, Outgoing
 from holdfast.outcome import Done, Extend, Fail, Release, Retry
 from holdfast.policy import Policy
-from holdfast.queue import Queue
+from holdfast.queue import PartitionStats, Queue
 from holdfast.store import QueueStats, Settled, State
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "Fail",
     "FailedPrecondition",
     "Finished",
+    "GroupNotFound",
     "Holdfast",
     "HoldfastError",
     "InvalidArgument",
@@ -47,6 +49,7 @@ __all__ = [
     "MissingExtra",
     "NotFound",
     "Outgoing",
+    "PartitionStats",
     "Policy",
     "Queue",
     "QueueNotEmpty",

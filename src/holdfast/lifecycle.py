@@ -23,7 +23,7 @@ from holdfast.message import (
     is_dlq,
 )
 from holdfast.policy import Policy
-from holdfast.store import Target, Transition, Verb
+from holdfast.store import Depth, QueueSpec, Target, Transition, Verb
 
 ACK_TIMEOUT_REASON = "ack timeout exceeded"
 EXHAUSTED_REASON = "max attempts exceeded"
@@ -206,6 +206,14 @@ def partition_of(key: str | None, id: str, partitions: int) -> int:
         return 0
     digest = blake2b((id if key is None else key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
+
+
+def in_use(spec: QueueSpec, depths: Sequence[Depth]) -> list[int]:
+    """The partitions of the newest generation, and older ones that still hold something."""
+    newest = spec.starts[-1]
+    return [
+        d.partition for d in depths if d.partition >= newest or d.ready or d.delayed or d.leased
+    ]
 
 
 def for_message(message: Message, policy: Policy) -> Policy:

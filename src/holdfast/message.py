@@ -144,7 +144,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=False):
 
     payload: Any
     id: str | uuid.UUID | None = None
-    key: str | None = None
+    key: str | bytes | None = None
     type: str | None = None
     priority: int = 0
     delay: float | None = None

@@ -34,7 +34,6 @@ from holdfast.store import (
     Depth,
     Entry,
     LeaseAsk,
-    QueueSpec,
     Settled,
     State,
     Target,
@@ -50,6 +49,7 @@ PAGE = 1000
 LOOKS = 5
 """How often within a rebalance interval an owner looks for partitions that are free."""
 POLL_S = 0.05
+MAKE_WAY_MS = 100
 
 logger = logging.getLogger("holdfast.ownership")
 
@@ -75,18 +75,22 @@ class Delivery:
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """The failed message that holds a key, and when it comes again."""
+    """The failed message that holds a key, until all that was put off for it may come again."""
 
     id: str
-    until: int | None = None
+    until: int = 0
+
+    def or_later(self, until: int) -> Blocker:
+        return Blocker(self.id, max(self.until, until))
 
 
 class Part:
     """A partition in its owner's hands."""
 
-    def __init__(self, number: int, claim: Claim, until: int) -> None:
+    def __init__(self, number: int, claim: Claim, since: int, until: int) -> None:
         self.number = number
         self.epoch = claim.epoch
+        self.since = since
         self.until = until
         """Work ends here unless the claim is renewed: some time before it can be taken."""
         self.open = False
@@ -231,7 +235,7 @@ class Owner:
             return self._clear(part)
 
     def _adopt(self, number: int, claim: Claim) -> Part:
-        part = Part(number, claim, self._until(claim))
+        part = Part(number, claim, claim.expires_at - self._lease_ms, self._until(claim))
         with self._lock:
             self._parts[number] = part
         return part
@@ -247,7 +251,7 @@ class Owner:
             for part in self._held():
                 work.add(self._lose(part))
             return work
-        wanted = in_use(self._spec, depths)
+        wanted = lifecycle.in_use(self._spec, depths)
         claims = store.claims([partition_claim(self.queue.name, number) for number in wanted])
         owners = {
             number: claim.owner
@@ -255,20 +259,19 @@ class Owner:
             if claim is not None and claim.expires_at > now
         }
         share = self._share(len(wanted), Counter(owners.values()), now)
-        with self._lock:
-            mine = [part for part in self._parts.values() if not part.leaving]
-            idle_last = sorted(mine, key=lambda part: (part.number not in wanted, not part.out))
         work = Work()
-        if len(mine) > share and shed:
-            for part in idle_last[share:]:
-                with self._lock:
-                    part.leaving = True
-                    work.add(self._clear(part))
-            self._hand_over()
-        elif len(mine) < share:
-            self._take([n for n in wanted if n not in owners], share - len(mine))
-        stale = [part for part in mine if not part.open or _left_behind(part, depths)]
-        self._take_over(stale)
+        with self._lock:
+            staying = [part for part in self._parts.values() if not part.leaving]
+            mine = [part for part in staying if part.number in wanted]
+            mine.sort(key=lambda part: not part.out)  # those at rest move
+            surplus = mine[share:] if shed else []
+            for part in [*(part for part in staying if part not in mine), *surplus]:
+                part.leaving = True
+                work.add(self._clear(part))
+        self._hand_over()
+        self._take([n for n in wanted if n not in owners], share - len(mine))
+        kept = [part for part in mine if not part.leaving]
+        self._take_over([p for p in kept if not p.open or _left_behind(p, depths)])
         return work
 
     def _share(self, partitions: int, owned: Counter[str], now: int) -> int:
@@ -286,7 +289,7 @@ class Owner:
         taken: list[Part] = []
         start = secrets.randbelow(len(free)) if free else 0  # not all of us the same ones
         for number in [*free[start:], *free[:start]]:
-            if len(taken) == n:
+            if len(taken) >= n:
                 break
             claim = self._claim(number, self._lease_ms)
             if claim is not None:
@@ -323,7 +326,7 @@ class Owner:
         if any(_left_behind(part, depths) for part in parts):
             for entry in self._browse(State.LEASED):
                 part, lease = by_number.get(entry.message.partition), entry.lease
-                if part is None or lease is None or lease.token in part.out:
+                if part is None or lease is None or self._is_own(part, lease):
                     continue
                 if lease.deadline >= NO_DEADLINE:
                     held.add(part.number)
@@ -338,9 +341,14 @@ class Owner:
         if waits and self._policy.on_failure == "block":
             for number, key, blocker in self._blocked(waits):
                 with self._lock:
-                    by_number[number].blocked.setdefault(key, blocker)
+                    blocked = by_number[number].blocked
+                    blocked[key] = blocked.get(key, blocker).or_later(blocker.until)
         for part in parts:
             part.open = part.number not in held
+
+    def _is_own(self, part: Part, lease: Lease) -> bool:
+        """Leased at this very epoch, and perhaps still on its way to here."""
+        return lease.owner == self.name and lease.leased_at >= part.since
 
     def _blocked(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Blocker]]:
         """Keys that wait for a message that failed, in the order of their places."""
@@ -374,9 +382,9 @@ class Owner:
         with self._lock:
             hungry = [part for part in self._parts.values() if self._may_ask(part, now)]
         hungry = self._not_barred(hungry)
-        careful = [part for part in hungry if part.careful]
-        plain = [part for part in hungry if not part.careful]
-        for parts, limit in [(plain, self._batch * len(plain)), *(([p], 1) for p in careful)]:
+        alone = [part for part in hungry if part.careful or self._batch == 1]
+        plain = [part for part in hungry if part not in alone]
+        for parts, limit in [(plain, self._batch * len(plain)), *(([p], 1) for p in alone)]:
             if parts:
                 work.add(self._lease(parts, limit))
         return work
@@ -386,10 +394,14 @@ class Owner:
         return fit and len(part.out) <= (0 if part.careful else self._batch // 2)
 
     def _lease(self, parts: list[Part], limit: int) -> Work:
+        now = self._at.clock.now()
         with self._lock:
-            turns = {part.number: part.turn for part in parts}
+            parts = [part for part in parts if self._may_ask(part, now)]
+            turns = [(part, part.turn) for part in parts]
             for part in parts:
                 part.asking = True
+        if not parts:
+            return Work()
         try:
             ask = LeaseAsk(
                 self.queue.name,
@@ -401,10 +413,11 @@ class Owner:
                 None,
                 tuple(part.epoch for part in parts),
             )
-            leases = self._at.store.lease(ask, self._at.clock.now())
+            now = self._at.clock.now()
+            leases = self._at.store.lease(ask, now)
             barred, keys = self._barriers(leases)
-            gone = self._blockers_gone(leases)
-            return self._hand_in(leases, turns, barred, keys, gone)
+            gone = self._blockers_gone(leases, now)
+            return self._hand_in(leases, turns, now, barred, keys, gone)
         finally:
             for part in parts:
                 part.asking = False
@@ -412,42 +425,56 @@ class Owner:
     def _hand_in(
         self,
         leases: list[Lease],
-        turns: dict[int, int],
+        turns: list[tuple[Part, int]],
+        asked_at: int,
         barred: set[int],
         keys: dict[str, tuple[int, int]],
         gone: set[str],
     ) -> Work:
         work = Work()
         with self._lock:
-            late = {
-                n for n, turn in turns.items() if n in self._parts and self._parts[n].turn != turn
-            }
+            asked = {part.number: part for part, _ in turns if not part.lost}
+            late = {part.number for part, turn in turns if part.turn != turn}
             for lease in leases:
                 message = lease.message
-                part = self._parts.get(message.partition)
+                part = asked.get(message.partition)
                 if part is None:
                     continue  # lost meanwhile: whoever owns it now takes this over
                 delivery = Delivery(lease, part)
                 part.out[lease.token] = delivery
                 work.new.append(delivery)
-                key, number = message.key, message.partition
-                blocker = part.blocked.get(key) if key is not None else None
-                if blocker is not None and (blocker.id == lease.id or blocker.id in gone):
-                    blocker = None
-                    if number not in late:
-                        del part.blocked[key or ""]
-                older, until = keys.get(key or "", (number, None))
+                number = message.partition
+                older, until = keys.get(message.key or "", (number, None))
                 if older < self._start(number):
                     delivery.until = until
-                put_off = blocker is not None or delivery.until is not None
-                if number in late or number in barred or part.leaving or put_off:
+                late_for = number in late or number in barred or part.leaving
+                if (
+                    late_for
+                    or delivery.until is not None
+                    or self._is_held(part, lease, asked_at, gone)
+                ):
                     self._send_back(delivery, work)
                 else:
                     part.line.append(delivery)
-            for number in turns:
-                if number in self._parts:
-                    work.add(self._next(self._parts[number]))
+            for part in asked.values():
+                work.add(self._next(part))
         return work
+
+    def _is_held(self, part: Part, lease: Lease, asked_at: int, gone: set[str]) -> bool:
+        """Whether an earlier message of its key comes first; that one itself ends the hold, if all
+        that was put off for it was due when these were asked for, and so is among them in order."""
+        key = lease.message.key
+        blocker = part.blocked.get(key) if key is not None else None
+        if key is None or blocker is None:
+            return False
+        due = blocker.until <= asked_at
+        if blocker.id == lease.id or blocker.id in gone:
+            if due:
+                del part.blocked[key]
+            return False
+        if due:  # of a higher priority, else the other would have come first: it makes way
+            part.blocked[key] = Blocker(blocker.id, self._at.clock.now() + MAKE_WAY_MS)
+        return True
 
     def _next(self, part: Part) -> Work:
         """The head of the line may run if nothing does, and all of it is still ours."""
@@ -482,18 +509,25 @@ class Owner:
                 work.add(self._clear(part))
         return work
 
-    def finished(self, delivery: Delivery, *, failed: bool) -> Work:
-        """It ran: what comes next. A key whose message failed is held in its place."""
+    def finished(self, delivery: Delivery, *, failed: bool, started: bool = True) -> Work:
+        """It ran: what comes next. A key whose message failed is held in its place. One that did
+        not start goes back, and all that is behind it."""
         part, key, work = delivery.part, delivery.lease.message.key, Work()
         assert part is not None
         with self._lock:
             if part.running is delivery:
                 part.running = None
+            if not started:
+                delivery.back = True
+                part.returning += 1
+                part.turn += 1
+                return self._clear(part)
             if failed and key is not None and self._policy.on_failure == "block":
                 delivery.returns = True
                 part.returning += 1
                 part.turn += 1
-                part.blocked[key] = Blocker(delivery.lease.id)
+                before = part.blocked.get(key)
+                part.blocked[key] = Blocker(delivery.lease.id, before.until if before else 0)
                 for other in [d for d in part.line if d.lease.message.key == key]:
                     part.line.remove(other)
                     self._send_back(other, work)
@@ -512,9 +546,12 @@ class Owner:
         """To its place in line: at once, or when the message that holds its key comes again."""
         message, part = delivery.lease.message, delivery.part
         assert part is not None
-        blocker = part.blocked.get(message.key) if message.key is not None else None
-        until = delivery.until or (blocker.until if blocker is not None else None)
-        return lifecycle.parked(delivery.lease, now if until is None else max(now, until))
+        key, until = message.key, max(now, delivery.until or 0)
+        with self._lock:
+            if key is not None and key in part.blocked:
+                part.blocked[key] = part.blocked[key].or_later(until)
+                until = part.blocked[key].until
+        return lifecycle.parked(delivery.lease, until)
 
     def decided(self, delivery: Delivery, move: Transition) -> None:
         """The fate of one that failed: its key waits for it, or is free when it is dead."""
@@ -522,10 +559,11 @@ class Owner:
         if part is None or not delivery.returns or message.key is None:
             return
         with self._lock:
-            if move.target is Target.WAITING and move.to_queue == message.queue:
-                part.blocked[message.key] = Blocker(message.id, move.available_at)
-            else:
-                part.blocked.pop(message.key, None)
+            blocker = part.blocked.get(message.key)
+            if blocker is not None and blocker.id == message.id:
+                back = move.target is Target.WAITING and move.to_queue == message.queue
+                until = move.available_at if back else 0
+                part.blocked[message.key] = blocker.or_later(until)
 
     def settled(self, delivery: Delivery, answer: Settled | None) -> Work:
         """The store has it, or nothing was said about it (None)."""
@@ -563,7 +601,8 @@ class Owner:
         keys: dict[str, tuple[int, int]] = {}
         if waits and self._policy.on_failure == "block":
             for number, key, blocker in self._blocked(waits):
-                keys.setdefault(key, (number, blocker.until or 0))
+                first, until = keys.get(key, (number, 0))
+                keys[key] = (first, max(until, blocker.until))
         return barred, keys
 
     def _start(self, number: int) -> int:
@@ -573,9 +612,8 @@ class Owner:
     def _is_clear(self, number: int, depths: list[Depth]) -> bool:
         return not any(d.ready or d.leased for d in depths[: self._start(number)])
 
-    def _blockers_gone(self, leases: list[Lease]) -> set[str]:
-        """Blockers whose time has come, but somebody purged them, or let them die."""
-        now = self._at.clock.now()
+    def _blockers_gone(self, leases: list[Lease], now: int) -> set[str]:
+        """Blockers that are finished, or dead, or that somebody purged."""
         here = {lease.id for lease in leases}
         with self._lock:
             due = {
@@ -583,20 +621,12 @@ class Owner:
                 for lease in leases
                 if (part := self._parts.get(lease.message.partition)) and lease.message.key
                 if (blocker := part.blocked.get(lease.message.key))
-                if blocker.id not in here and blocker.until is not None and blocker.until <= now
+                if blocker.id not in here and blocker.until <= now
             }
         if not due:
             return set()
         known = self._at.store.get(self.queue.name, sorted(due))
         return due - {message.id for message in known if message.queue == self.queue.name}
-
-
-def in_use(spec: QueueSpec, depths: Sequence[Depth]) -> list[int]:
-    """The partitions of the newest generation, and older ones that still hold something."""
-    newest = spec.starts[-1]
-    return [
-        d.partition for d in depths if d.partition >= newest or d.ready or d.delayed or d.leased
-    ]
 
 
 def _left_behind(part: Part, depths: Sequence[Depth]) -> bool:
@@ -642,10 +672,14 @@ class Consumer:
             work = self._owner.lease()
             self._do(work)
             left = until - self._at.clock.monotonic()
-            if (given := self._give(limit)) or left <= 0:
+            if given := self._give(limit):
                 return given
+            if work.back:  # of keys that are held: what is behind them may be free
+                continue
+            if left <= 0:
+                return []
             owned = self._owner.owned()
-            if not owned or work.new:
+            if not owned:
                 self._quit.wait(min(left, POLL_S))
             else:
                 now = self._at.clock.now()
@@ -704,9 +738,8 @@ class Consumer:
         return given
 
     def _not_started(self, delivery: Delivery) -> None:
-        self._do(self._owner.finished(delivery, failed=False))
-        delivery.back = True
-        self._put_back([delivery])
+        work = self._owner.finished(delivery, failed=False, started=False)
+        self._put_back([delivery, *work.back])
 
     def _do(self, work: Work) -> None:
         self._ready.extend(work.start)
@@ -725,8 +758,8 @@ class Consumer:
         lost = LeaseLost(f"{lease.id}: this lease has ended, or its partition has a new owner")
         if delivery is None:
             raise lost
-        failed = isinstance(outcome, Retry | Fail)
-        work = self._owner.finished(delivery, failed=failed)
+        failed, started = isinstance(outcome, Retry | Fail), not isinstance(outcome, Release)
+        work = self._owner.finished(delivery, failed=failed, started=started)
         answer: Settled | None = None
         if self._owner.holds(delivery, now):
             move = decide(lease, outcome, self._queue.policy, now, self._at.rng)

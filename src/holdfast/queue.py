@@ -56,6 +56,7 @@ from holdfast.store import (
     Store,
     Transition,
     View,
+    partition_claim,
 )
 
 LEASE_MAX = 10_000
@@ -77,6 +78,23 @@ class Context(msgspec.Struct, frozen=True):
     def complete(self, spec: QueueSpec) -> Policy:
         """The queue's policy with every field filled in."""
         return spec.policy.over(self.policy)
+
+
+class PartitionStats(msgspec.Struct, frozen=True):
+    """What one partition holds, and who works it."""
+
+    partition: int
+    ready: int
+    delayed: int
+    leased: int
+    lag: int
+    """All of these: what is not finished."""
+    oldest_age: float | None
+    """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
+    owner: str | None
+    """Of an ordered queue: who holds its claim now."""
+    epoch: int
+    """How many owners it has had."""
 
 
 class Queue:
@@ -116,7 +134,7 @@ class Queue:
         payload: Any,
         *,
         id: Any = None,
-        key: str | None = None,
+        key: str | bytes | None = None,
         type: str | None = None,
         priority: int = 0,
         delay: float | None = None,
@@ -283,6 +301,26 @@ class Queue:
         """How many are ready, delayed, leased, dead and done, and the age of the oldest."""
         return self._at.store.stats([self.name], self._at.clock.now())[0]
 
+    def partitions(self) -> list[PartitionStats]:
+        """Of each partition in use: the newest ones, and older ones that still hold something."""
+        spec, store, now = self.spec, self._at.store, self._at.clock.now()
+        depths = store.depths(self.name, now)
+        numbers = lifecycle.in_use(spec, depths)
+        claims = store.claims([partition_claim(self.name, number) for number in numbers])
+        return [
+            PartitionStats(
+                number,
+                (depth := depths[number]).ready,
+                depth.delayed,
+                depth.leased,
+                depth.ready + depth.delayed + depth.leased,
+                None if depth.oldest_at is None else max(0, now - depth.oldest_at) / 1000,
+                claim.owner if claim is not None and claim.expires_at > now else None,
+                claim.epoch if claim is not None else 0,
+            )
+            for number, claim in zip(numbers, claims, strict=True)
+        ]
+
     def get(self, id: Any) -> Message:
         """A message that the queue or its dead-letter queue holds."""
         found = self._at.store.get(self.name, [check_id(id)])
@@ -428,12 +466,13 @@ class _Maker:
                 ack_timeout=item.ack_timeout, max_attempts=item.max_attempts, backoff=item.backoff
             )
         id = id if item.id is None else check_id(item.id)
+        key = _key(item.key)
         return Message(
             id,
             self._spec.name,
-            lifecycle.partition_of(item.key, id, self._spec.spread) + self._first,
+            lifecycle.partition_of(key, id, self._spec.spread) + self._first,
             _priority(item.priority),
-            _text("key", item.key),
+            key,
             _text("type", item.type),
             body,
             content_type,
@@ -469,6 +508,18 @@ def _priority(value: Any) -> int:
         return 0
     whole("priority", value, low=0, high=PRIORITY_MAX)
     return value
+
+
+def _key(value: Any) -> str | None:
+    """Text; bytes are the text that they encode, or else their digits, so that all can show it."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            value = f"0x{value.hex()}"
+    elif value is not None and not isinstance(value, str):
+        raise InvalidArgument("key", f"must be text or bytes, not {value!r}")
+    return _text("key", value)
 
 
 def _text(field: str, value: Any) -> str | None:

@@ -188,6 +188,11 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
     paused: bool
 
+    @property
+    def lag(self) -> int:
+        """All that is accepted and not finished, dead letters apart."""
+        return self.ready + self.delayed + self.leased
+
 
 class Depth(msgspec.Struct, frozen=True):
     """What one partition of a queue holds."""

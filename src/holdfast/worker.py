@@ -275,6 +275,11 @@ class Worker:
             self._nudge.wait(min(dues, default=None))
             self._nudge.clear()
 
+    def _may_start(self, item: Delivery) -> bool:
+        """Asked at the last moment: its partition may have been lost on the way to here."""
+        now = self._at.clock.now()
+        return item.deadline > now and self._owners[item.lease.message.queue].holds(item, now)
+
     def _go_on(self, work: Work) -> None:
         if work.new:
             self._take_in(work.new)
@@ -296,7 +301,8 @@ class Worker:
     def _handle_loop(self) -> None:
         child = Child(self._registry.all()) if self._in_processes else None
         while (item := self._take()) is not None:
-            item.verdict = self._handle(item.lease, child)
+            if item.part is None or self._may_start(item):
+                item.verdict = self._handle(item.lease, child)
             self._finish(item)
         if child is not None:
             child.kill()
@@ -325,7 +331,9 @@ class Worker:
 
     async def _handle_async(self, item: Delivery) -> None:
         handlers = self._registry.due(item.lease.message)
-        if handlers:
+        if item.part is not None and not self._may_start(item):
+            pass
+        elif handlers:
             item.verdict = await run_async(handlers, item.lease)
         else:
             item.verdict = self._registry.nothing_due(item.lease.message)
@@ -334,8 +342,10 @@ class Worker:
     def _finish(self, item: Delivery) -> None:
         work: Work | None = None
         if item.part is not None:  # first: whoever settles it must know whether it holds its key
-            failed = item.verdict is not None and bool(item.verdict.problems)
-            work = self._owners[item.lease.message.queue].finished(item, failed=failed)
+            started = item.verdict is not None
+            failed = started and bool(item.verdict.problems)
+            owner = self._owners[item.lease.message.queue]
+            work = owner.finished(item, failed=failed, started=started)
         self._finished.append(item)
         if not self._has_finished.is_set():
             self._has_finished.set()
