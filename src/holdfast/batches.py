@@ -22,12 +22,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import lifecycle
+from holdfast import lifecycle, settings
 from holdfast.backoff import Backoff
 from holdfast.errors import FailedPrecondition, NotFound, QueueNotFound
 from holdfast.handlers import Verdict, decide
 from holdfast.message import Lease, is_dlq
-from holdfast.queue import Context
+from holdfast.ownership import Owner
+from holdfast.queue import Context, Queue
 from holdfast.store import LeaseAsk, Record, Settled, Target, Transition
 
 QUERY = "query"
@@ -131,7 +132,8 @@ class Judged(msgspec.Struct, frozen=True):
     """A verdict on one message of a batch; the lease comes without the body."""
 
     lease: Lease
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: it did not run, and goes back."""
 
 
 class QueryFenced(FailedPrecondition):
@@ -169,6 +171,7 @@ class Batches:
         self._needs_verdicts = needs_verdicts
         self._lock = threading.Lock()
         self._record: tuple[Query, int] | None = None
+        self._owner: Owner | None = None
         self._reserved = ""
         """The hold that this process reserved; another's never reached the query."""
 
@@ -280,25 +283,14 @@ class Batches:
         if not stats.ready or stats.paused or limit < 1:
             return None
         hold = secrets.token_hex(8)
+        spec = self._at.store.get_queue(self._queue)
+        if spec is not None and spec.ordered:
+            return self._hold_ordered(query, batch, limit, hold)
         each = max(-(-min(limit, stats.ready) // self._slices), min(1000, limit))
         each = min(each, self._part_rows)
         counts: list[int] = []
         while sum(counts) < limit:
-            now = self._now()
-            query = self._change(
-                query,
-                lambda q, now=now: replace(
-                    q,
-                    batch=batch,
-                    hold=hold,
-                    parts=(*counts, 0),
-                    sealed=False,
-                    judged=None,
-                    expires_at=now + RESERVED_MS,
-                    reserved_at=now,
-                    seen_at=now,
-                ),
-            )
+            query = self._taking(query, batch, hold, counts)
             if query.stopping:
                 break  # asked meanwhile
             ask = LeaseAsk(
@@ -309,11 +301,61 @@ class Batches:
                 RESERVED_MS,
                 batch=part_name(hold, len(counts)),
             )
-            n = self._at.store.hold(ask, now)
+            n = self._at.store.hold(ask, self._now())
             if n:
                 counts.append(n)
             if n < ask.limit:
                 break
+        return self._taken(query, batch, hold, counts)
+
+    def _hold_ordered(self, query: Query, batch: int, limit: int, hold: str) -> Offset | None:
+        """A part for each partition that nobody else works, without what waits for a failed one."""
+        if self._owner is None:
+            queue = Queue(self._at, self._queue)
+            self._owner = Owner(self._at, queue, settings.load(), name=f"spark:{query.id}")
+        counts: list[int] = []
+        parts = self._owner.seize()
+        each = min(-(-limit // max(1, len(parts))), self._part_rows)
+        for part in parts:
+            query = self._taking(query, batch, hold, counts)
+            if query.stopping or sum(counts) >= limit:
+                break
+            ask = LeaseAsk(
+                self._queue,
+                min(each, limit - sum(counts)),
+                self._owner.name,
+                secrets.token_hex(8),
+                RESERVED_MS,
+                (part.number,),
+                part_name(hold, len(counts)),
+                (part.epoch,),
+            )
+            n = self._at.store.hold(ask, self._now())
+            if n:
+                n -= self._owner.put_off(part.number, part_name(hold, len(counts)))
+            if n:
+                counts.append(n)
+        return self._taken(query, batch, hold, counts)
+
+    def _taking(self, query: Query, batch: int, hold: str, counts: list[int]) -> Query:
+        """Written down before one more part is taken."""
+        now = self._now()
+        return self._change(
+            query,
+            lambda q: replace(
+                q,
+                batch=batch,
+                hold=hold,
+                parts=(*counts, 0),
+                sealed=False,
+                judged=None,
+                expires_at=now + RESERVED_MS,
+                reserved_at=now,
+                seen_at=now,
+            ),
+        )
+
+    def _taken(self, query: Query, batch: int, hold: str, counts: list[int]) -> Offset | None:
         if not counts:
             self._change(query, lambda q: replace(q, hold="", parts=()))
             return None
@@ -470,7 +512,7 @@ def apply_verdicts(at: Context, query: Query) -> tuple[int, int]:
             moves = [decide(each.lease, each.verdict, policy, now, at.rng) for each in told]
             _apply(at, moves, [each.lease for each in told], now)
             back = [move for move in moves if move.target is Target.WAITING]
-            retried += sum(not is_dlq(move.to_queue) for move in back)
+            retried += sum(not is_dlq(move.to_queue) for move in back)  # or held back
             dead += sum(is_dlq(move.to_queue) for move in back)
         after = records[-1].name
     return retried, dead

@@ -137,9 +137,10 @@ class Owner:
         *,
         batch: int = BATCH,
         nudge: threading.Event | None = None,
+        name: str = "",
     ) -> None:
         self.queue = queue
-        self.name = f"{context.owner}:{secrets.token_hex(2)}"
+        self.name = name or f"{context.owner}:{secrets.token_hex(2)}"
         self.nudge = nudge or threading.Event()
         """Set when `tick` has something to do before its time."""
         self._at = context
@@ -188,6 +189,43 @@ class Owner:
             if part.running is None:
                 self._claim(part.number, 0)
         store.put_record(MEMBER, self._member, None, None, self._at.clock.now())
+
+    # For one who holds batches: it takes whole partitions, and no share
+
+    def seize(self) -> list[Part]:
+        """Claim every partition that is free, or ours; those of them that can be worked now."""
+        now = self._at.clock.now()
+        self._spec, self._policy = self.queue.spec, self.queue.policy
+        depths = self._at.store.depths(self.queue.name, now)
+        with self._lock:
+            self._parts.clear()  # nothing is kept between two batches but the claims
+        fresh: list[Part] = []
+        for number in lifecycle.in_use(self._spec, depths):
+            claim = self._claim(number, self._lease_ms)
+            if claim is not None:
+                fresh.append(self._adopt(number, claim))
+        self._take_over(fresh)
+        return self._not_barred([part for part in fresh if part.open])
+
+    def put_off(self, number: int, batch: str) -> int:
+        """Of what a batch name holds of a partition, put back what has to wait; how many."""
+        store, name, back = self._at.store, self.queue.name, 0
+        keys: dict[str, int] = {}
+        if self._policy.on_failure == "block":
+            for _, key, blocker in self._blocked(range(self._spec.partitions)):
+                keys[key] = max(keys.get(key, 0), blocker.until)
+        depths = store.depths(name, self._at.clock.now())
+        barred = not self._is_clear(number, depths)
+        after: str | None = None
+        while (keys or barred) and (leases := store.leased(name, batch, after, PAGE)):
+            now, after = self._at.clock.now(), leases[-1].id
+            waiting = [lease for lease in leases if barred or (lease.message.key or "") in keys]
+            moves = [
+                lifecycle.parked(lease, max(now, keys.get(lease.message.key or "", 0)))
+                for lease in waiting
+            ]
+            back += store.settle(moves, now).count(Settled.APPLIED)
+        return back
 
     def owned(self) -> list[int]:
         """The partitions that are its own and can be worked now."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast import Backoff, Policy, QueueNotEmpty, QueueStats, settings
+from holdfast import Backoff, PartitionStats, Policy, QueueNotEmpty, QueueStats, settings
 from holdfast.cli import dead, shapes, show
 from holdfast.cli.base import App, Group, busy, confirm, find_queue, pass_app
 from holdfast.cli.kinds import SECONDS
@@ -23,6 +23,15 @@ COLUMNS = [
     number("LEASED"),
     number("DEAD"),
     Column("CREATED", optional=True),
+]
+PARTITIONS = [
+    Column("PARTITION"),
+    number("READY"),
+    number("DELAYED"),
+    number("LEASED"),
+    number("LAG"),
+    number("OLDEST"),
+    Column("OWNER", elastic=True),
 ]
 
 
@@ -49,14 +58,23 @@ def queue() -> None:
 @click.option("--retention", type=SECONDS, help="How long the log keeps them; 0 ever. Default 7d.")
 @click.option("--retention-count", type=int, help="How many it keeps; 0 no limit. Default 0.")
 @click.option("--payload-max", type=int, help="Bytes a payload may have. Default 1 MiB.")
-@click.option("--partitions", type=int, help="Set at creation. Default 1.")
+@click.option("--partitions", type=int, help="They can be added, not taken away. Default 1.")
+@click.option(
+    "--ordered",
+    is_flag=True,
+    default=None,
+    help="One consumer at a time for each partition, in order. Set at creation.",
+)
+@click.option("--on-failure", metavar="HOW", help="Ordered: block its key, or skip. Default block.")
 @pass_app
-def create(app: App, name: str, partitions: int | None, **options: Any) -> None:
+def create(
+    app: App, name: str, partitions: int | None, ordered: bool | None, **options: Any
+) -> None:
     """Create a queue and its dead-letter queue; one that is there gets the policy given here."""
     policy = _policy_fields(options)
     with app.connect() as hf:
         before = hf.store.get_queue(name)
-        spec = hf.queue(name, partitions=partitions, **policy).spec
+        spec = hf.queue(name, partitions=partitions, ordered=ordered, **policy).spec
         if app.json:
             return show.documents([{**shapes.of_spec(spec), "created": before is None}])
         click.echo(_created(spec, before))
@@ -82,10 +100,11 @@ def list_(app: App) -> None:
 @click.argument("name")
 @pass_app
 def show_(app: App, name: str) -> None:
-    """How a queue is set up, its complete policy, what it holds, why its dead letters died."""
+    """How a queue is set up, its policy, what it and its partitions hold, why messages died."""
     with app.connect() as hf:
         handle = find_queue(hf, name)
         spec, policy, stats = handle.spec, handle.policy, handle.stats()
+        partitions = handle.partitions()
         groups = dead.groups(hf, handle.dlq.name, dead.SCAN)
         now = hf.context.clock.now()
     if app.json:
@@ -93,11 +112,16 @@ def show_(app: App, name: str) -> None:
             **shapes.of_spec(spec),
             "policy": shapes.of_policy(policy),
             "stats": shapes.of_stats(stats),
+            "partitions_in_use": [shapes.of_partition(part) for part in partitions],
             "dead_letters": [group.doc() for group in groups],
         }
         return show.documents([doc])
     show.heading(name)
     show.pairs(_facts(spec, stats, now), indent=2)
+    if len(partitions) > 1 or spec.ordered:
+        show.heading("partitions")
+        rows = [_partition_row(part, spec) for part in partitions]
+        show.table(PARTITIONS, [*rows, _sum_row(stats)], empty="")
     show.heading("policy")
     show.pairs(_policy_lines(spec, policy), indent=2)
     if groups:
@@ -162,6 +186,8 @@ COMMANDS = [queue]
 def _created(spec: QueueSpec, before: QueueSpec | None) -> str:
     if before is None:
         return "created " + " and ".join(dict.fromkeys([spec.name, dlq_of(spec.name)]))
+    if spec.spread != before.spread:
+        return f"{spec.name} has {spec.spread} partitions now, {before.spread} before"
     if spec.revision != before.revision:
         return f"updated the policy of {spec.name}"
     return f"{spec.name} is there already; nothing to change"
@@ -179,7 +205,7 @@ def _row(spec: QueueSpec, stats: QueueStats, now: int) -> list[show.Cell]:
     return [
         spec.name,
         ("paused", "yellow") if spec.paused else "open",
-        str(spec.partitions),
+        str(spec.spread),
         f"{stats.ready:,}",
         f"{stats.delayed:,}",
         f"{stats.leased:,}",
@@ -192,7 +218,7 @@ def _facts(spec: QueueSpec, stats: QueueStats, now: int) -> list[tuple[str, str]
     age = stats.oldest_age
     return [
         ("state", "paused: leases nothing" if spec.paused else "open"),
-        ("partitions", str(spec.partitions)),
+        ("partitions", _spread(spec)),
         ("created", ago(spec.created_at, now)),
         ("ready", f"{stats.ready:,}" + ("" if age is None else f", oldest {length(int(age))}")),
         ("delayed", f"{stats.delayed:,}"),
@@ -200,6 +226,32 @@ def _facts(spec: QueueSpec, stats: QueueStats, now: int) -> list[tuple[str, str]
         ("dead", f"{stats.dead:,}"),
         ("done", f"{stats.done:,}"),
     ]
+
+
+def _spread(spec: QueueSpec) -> str:
+    older = spec.starts[-1]
+    also = f", and {older} from before it had so many" if older else ""
+    return f"{spec.spread}{', ordered' if spec.ordered else ''}{also}"
+
+
+def _partition_row(part: PartitionStats, spec: QueueSpec) -> list[show.Cell]:
+    age = part.oldest_age
+    return [
+        f"{part.partition}" + (" (old)" if part.partition < spec.starts[-1] else ""),
+        f"{part.ready:,}",
+        f"{part.delayed:,}",
+        f"{part.leased:,}",
+        f"{part.lag:,}",
+        "-" if age is None else length(int(age)),
+        (part.owner or ("nobody" if spec.ordered else "-"), "" if part.owner else "yellow"),
+    ]
+
+
+def _sum_row(stats: QueueStats) -> list[show.Cell]:
+    age = stats.oldest_age
+    oldest = "-" if age is None else length(int(age))
+    counts = [f"{n:,}" for n in (stats.ready, stats.delayed, stats.leased, stats.lag)]
+    return ["all", *counts, oldest, ""]
 
 
 def _policy_lines(spec: QueueSpec, policy: Policy) -> list[tuple[str, str]]:

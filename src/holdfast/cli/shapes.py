@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import Backoff, Finished, Lease, Message, Policy, QueueStats
+from holdfast import Backoff, Finished, Lease, Message, PartitionStats, Policy, QueueStats
 from holdfast.payload import JSON
 from holdfast.store import QueueSpec
 
@@ -77,13 +77,30 @@ def of_stats(stats: QueueStats) -> dict[str, Any]:
         "done": stats.done,
         "oldest_age_ms": None if age is None else round(age * 1000),
         "paused": stats.paused,
+        "lag": stats.lag,
+    }
+
+
+def of_partition(part: PartitionStats) -> dict[str, Any]:
+    age = part.oldest_age
+    return {
+        "partition": part.partition,
+        "ready": part.ready,
+        "delayed": part.delayed,
+        "leased": part.leased,
+        "lag": part.lag,
+        "oldest_age_ms": None if age is None else round(age * 1000),
+        "owner": part.owner,
+        "epoch": part.epoch,
     }
 
 
 def of_spec(spec: QueueSpec) -> dict[str, Any]:
     return {
         "queue": spec.name,
-        "partitions": spec.partitions,
+        "partitions": spec.spread,
+        "ordered": spec.ordered,
+        "first_partition": spec.starts[-1],
         "paused": spec.paused,
         "created_at": spec.created_at,
         "revision": spec.revision,

@@ -66,7 +66,12 @@ class Plan:
 
 
 def run_part(
-    plan: Plan, at: Context, part: str, pages: Iterable[list[Lease]], schema: pa.Schema
+    plan: Plan,
+    at: Context,
+    queue: str,
+    part: str,
+    pages: Iterable[list[Lease]],
+    schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     hold = part.rpartition(".")[0]
     if plan.with_lease:
@@ -74,9 +79,10 @@ def run_part(
             yield _with_leases(leases, hold, schema)
         return
     runner = _Runner(plan)
+    held = _held_keys(at, queue)
     try:
         for leases in pages:
-            yield _outcomes(runner, leases, hold, schema)
+            yield _outcomes(runner, leases, hold, schema, held)
     finally:
         runner.close()
 
@@ -96,13 +102,46 @@ def bare(lease: Lease) -> Lease:
 
 
 class _Outcome(msgspec.Struct):
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: it did not run, because an earlier message of its key failed."""
     value: Any = None
 
 
-def _outcomes(runner: _Runner, leases: list[Lease], hold: str, schema: pa.Schema) -> pa.RecordBatch:
-    outcomes = runner.run(leases)
+class _Held(msgspec.Struct):
+    """Of an ordered queue, where a part is a partition: the keys of which a message failed."""
+
+    keys: set[str] = set()
+    blocks: bool = True
+
+
+def _held_keys(at: Context, queue: str) -> _Held | None:
+    spec = at.store.get_queue(queue)
+    if spec is None or not spec.ordered:
+        return None
+    return _Held(blocks=at.complete(spec).on_failure == "block")
+
+
+def _in_order(
+    runner: _Runner, leases: list[Lease], kind: pa.StructType, held: _Held
+) -> Iterator[_Outcome]:
+    """One after the other; what follows of a key whose message failed does not run."""
+    for lease in leases:
+        key = lease.message.key
+        if held.blocks and key in held.keys:
+            yield _Outcome(None)
+            continue
+        (outcome,) = runner.run([lease])
+        _fit([outcome], kind)
+        if key is not None and outcome.verdict is not None and outcome.verdict.problems:
+            held.keys.add(key)
+        yield outcome
+
+
+def _outcomes(
+    runner: _Runner, leases: list[Lease], hold: str, schema: pa.Schema, held: _Held | None
+) -> pa.RecordBatch:
     kind = schema.field("value").type
+    outcomes = runner.run(leases) if held is None else [*_in_order(runner, leases, kind, held)]
     values = _fit(outcomes, kind)
     judged = [
         batches.encode_judged([Judged(bare(lease), outcome.verdict)])
@@ -114,7 +153,7 @@ def _outcomes(runner: _Runner, leases: list[Lease], hold: str, schema: pa.Schema
         [
             pa.array([lease.id for lease in leases], pa.string()),
             pa.array([hold] * len(leases), pa.string()),
-            pa.array([not outcome.verdict.problems for outcome in outcomes], pa.bool_()),
+            pa.array([_is_good(outcome) for outcome in outcomes], pa.bool_()),
             pa.array(judged, pa.binary()),
             values,
         ],
@@ -122,9 +161,13 @@ def _outcomes(runner: _Runner, leases: list[Lease], hold: str, schema: pa.Schema
     )
 
 
-def _says_something(lease: Lease, verdict: Verdict) -> bool:
+def _is_good(outcome: _Outcome) -> bool:
+    return outcome.verdict is not None and not outcome.verdict.problems
+
+
+def _says_something(lease: Lease, verdict: Verdict | None) -> bool:
     """Whether it is more than a plain ack, which needs no words."""
-    if verdict.problems or lease.message.history.handled:
+    if verdict is None or verdict.problems or lease.message.history.handled:
         return True
     return any(result is not None for result in verdict.results.values())
 
@@ -283,7 +326,8 @@ def write_verdicts(at: Context, hold: str, attempt: str, rows: Iterable[pa.Recor
     return batches.judge(at, hold, attempt, part, judged(), write)
 
 
-def judged_by(lease: bytes, error: str) -> bytes:
+def judged_by(lease: bytes, error: str | None) -> bytes:
+    """By the error of its row; None: it is held back by an earlier one of its key."""
     (judged,) = batches.decode_judged(bytes(lease))
-    verdict = Verdict(problems=(Problem(error, "TransformFailed"),))
+    verdict = None if error is None else Verdict(problems=(Problem(error, "TransformFailed"),))
     return batches.encode_judged([Judged(judged.lease, verdict)])

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -306,17 +306,32 @@ class _Query:
             return judged_by(lease, error)
 
         judge = F.udf(judge_row, "binary")
+        held = F.lit(False)  # noqa: FBT003
+        if self._blocks():
+            first = F.min(F.when(F.col("failed").isNotNull(), F.col("id")))
+            held = F.coalesce(first.over(Window.partitionBy("key")) < F.col("id"), held)
+            held &= F.col("key").isNotNull()
+        fine = F.col("failed").isNull() & ~F.col("held")
         return (
-            frame.select("id", "hold", "lease")
+            frame.select("id", "key", "hold", "lease")
             .join(rows, F.col("id") == F.col("made_id"), "left")
+            .withColumn("held", held)
+            .withColumn("failed", F.when(~F.col("held"), F.col("failed")))
             .select(
                 "id",
                 "hold",
-                (F.col("failed").isNull() & F.col("made_id").isNotNull()).alias("ok"),
-                F.when(F.col("failed").isNotNull(), judge("lease", "failed")).alias("judged"),
-                F.when(F.col("failed").isNull(), F.col("value")).alias("value"),
+                (fine & F.col("made_id").isNotNull()).alias("ok"),
+                F.when(~fine, judge("lease", "failed")).alias("judged"),
+                F.when(fine, F.col("value")).alias("value"),
             )
         )
+
+    def _blocks(self) -> bool:
+        """Whether a message that failed holds back what follows of its key."""
+        spec = self._at.store.get_queue(self._queue)
+        if spec is None or not spec.ordered:
+            return False
+        return self._at.complete(spec).on_failure == "block"
 
     def _deliver(self, staged: DataFrame, number: int, query: Query) -> None:
         if self._sink is None:

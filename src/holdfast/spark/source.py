@@ -258,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pages = batches.read(
             at, queue, partition.name, lambda page: self._patiently(page, "reading")
         )
-        return run_part(self._plan, at, partition.name, pages, schema)
+        return run_part(self._plan, at, queue, partition.name, pages, schema)
 
     def reportLatestOffset(self) -> dict | None:
         """How far behind: goes into the query's progress as it is."""
