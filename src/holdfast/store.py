@@ -135,9 +135,9 @@ class LeaseAsk(msgspec.Struct, frozen=True):
     batch: str | None = None
     """A durable name to re-read what was leased by (see `Store.leased`)."""
     epochs: tuple[int, ...] | None = None
-    """Of the claims on `partitions`, in their order (see `partition_claim`). In the same atomic step
-    a partition gives nothing unless `owner` holds its claim at that epoch, not run out at `now`; and
-    what is given is exactly the head of the line: nothing is passed over that is due or locked."""
+    """Of the claims on `partitions`, in their order (see `partition_claim`). A partition gives
+    nothing unless, in the same atomic step, `owner` holds its claim at that epoch, not run out at
+    `now`. And it gives the exact head of its line: nothing that is due or locked is passed over."""
 
 
 class View(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
     python consumer.py URL NOTES NAME [CLOCK_OFFSET_SECONDS]
 
-A note is a line: what, name, partition, key, number, attempt, nanoseconds since the machine started.
+A note is a line: what, name, partition, key, number, attempt, time (of the monotonic clock).
 """
 
 from __future__ import annotations

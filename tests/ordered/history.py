@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ def check_one_at_a_time(found: list[Run]) -> int:
         if not run.late:
             by_partition[run.start.partition].append(run)
     for in_order in by_partition.values():
-        for before, after in zip(in_order, in_order[1:], strict=False):
+        for before, after in itertools.pairwise(in_order):
             assert before.end <= after.start.at, f"{before} and {after} at once"
             owners += before.start.name != after.start.name
     return owners

@@ -228,3 +228,23 @@ def test_partitions_are_added_under_load(hf: Holdfast, crowd: Crowd) -> None:
     check(hf, crowd, n, keys)
     used = {note.partition for note in history.read(crowd.notes)}
     assert used & set(range(4)) and len(used & set(range(4, 20))) > 8
+
+
+@pytest.mark.promise("PART-3", "PART-4")
+@pytest.mark.parametrize("store_name", [name for name in SHARED if name != "sqlite"])
+def test_consumers_whose_clocks_are_wrong_by_a_minute(hf: Holdfast, crowd: Crowd) -> None:
+    """The store's clock counts. (On SQLite all are on one machine, and have the same clock.)"""
+    n, keys, queue = 3_000, 30, hf.queue("orders")
+    for args in ((), ("60",), ("-60",)):
+        crowd.join(*args)
+
+    def owned() -> list[int]:
+        owners = [part.owner for part in queue.partitions()]
+        return sorted(owners.count(owner) for owner in set(owners) - {None})
+
+    wait_until(lambda: owned() == [1, 1, 2], 60)
+    producer = produce(hf, n, keys, lambda _: None)
+    crowd.kill("c1")
+    producer.join()
+    wait_until(finished(hf, n), 60)
+    check(hf, crowd, n, keys)

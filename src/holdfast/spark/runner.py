@@ -306,7 +306,7 @@ class _Query:
             return judged_by(lease, error)
 
         judge = F.udf(judge_row, "binary")
-        held = F.lit(False)  # noqa: FBT003
+        held = F.lit(False)
         if self._blocks():
             first = F.min(F.when(F.col("failed").isNotNull(), F.col("id")))
             held = F.coalesce(first.over(Window.partitionBy("key")) < F.col("id"), held)

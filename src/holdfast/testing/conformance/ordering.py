@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,20 +15,23 @@ import pytest
 
 from holdfast import (
     Backoff,
+    Fail,
     FailedPrecondition,
     Holdfast,
     InvalidArgument,
     Lease,
     LeaseLost,
+    Message,
     Outgoing,
     Queue,
     QueueNotFound,
+    Retry,
     State,
 )
 from holdfast.lifecycle import partition_of
 from holdfast.ownership import Consumer
 from holdfast.store import LeaseAsk, partition_claim
-from holdfast.testing import ManualClock
+from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import whereabouts
 
 LEASE, RENEW, REBALANCE = 15, 3, 5
@@ -627,3 +632,102 @@ def test_a_queue_that_is_deleted_is_let_go(hf: Holdfast, clock: ManualClock, joi
     settle_down(clock, [owner], LEASE + REBALANCE)
     assert work_off([owner]) == [2]
     assert list(hf.queue("orders").browse(State.LEASED)) == []
+
+
+# Workers
+
+
+def notes_of(hf: Holdfast, *, kind: str = "plain") -> list[tuple[str, int, int]]:
+    """A handler that fails now and then; what it was called with, in order: key, number, attempt."""
+    called: list[tuple[str, int, int]] = []
+
+    def note(n: int, message: Message) -> None:
+        called.append((message.key or "", n, message.attempts))
+        if n % 11 == 5 and message.attempts < 3:
+            raise Retry("not this time", delay=0)
+        if n % 13 == 7:
+            raise Fail("never")
+
+    async def note_async(n: int, message: Message) -> None:
+        await asyncio.sleep(0)
+        note(n, message)
+
+    hf.handler("orders")(note if kind == "plain" else note_async)
+    return called
+
+
+def check_calls(called: list[tuple[str, int, int]], keys: int, n: int) -> None:
+    """Every key from its first number to its last, each as often as it takes."""
+    for k in range(keys):
+        mine = [(number, attempt) for key, number, attempt in called if key == f"k{k}"]
+        wanted = [
+            (number, attempt)
+            for number in range(k, n, keys)
+            for attempt in range(1, 4 if number % 11 == 5 else 2)
+        ]
+        assert mine == wanted, f"k{k}"
+
+
+@pytest.mark.promise("PART-6")
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_worker_handles_the_messages_of_a_key_in_order(hf: Holdfast, kind: str) -> None:
+    queue = hf.queue("orders", partitions=4, ordered=True)
+    queue.enqueue_many(Outgoing(n, key=f"k{n % 10}") for n in range(300))
+    called = notes_of(hf, kind=kind)
+    assert hf.worker(until_empty=True, concurrency=8, sweep=False).run()
+    check_calls(called, 10, 300)
+    assert (queue.stats().lag, queue.stats().done, queue.stats().dead) == (0, 277, 23)
+    assert [part.owner for part in queue.partitions()] == [None] * 4
+
+
+@pytest.mark.promise("PART-4", "PART-5", "PART-6")
+def test_workers_share_the_partitions_and_hand_them_over(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    queue = hf.queue("orders", partitions=4, ordered=True)
+    called, other = notes_of(hf), another()
+    other.handlers.add(hf.handlers.all()[0])
+    first, second = hf.worker(sweep=False), other.worker(sweep=False)
+    threads = [threading.Thread(target=worker.run) for worker in (first, second)]
+
+    def owners() -> Counter[str | None]:
+        clock.advance(0.5)
+        return Counter(part.owner for part in queue.partitions())
+
+    threads[0].start()
+    wait_until(lambda: list(owners().values()) == [4] and None not in owners(), 30)
+    threads[1].start()
+    wait_until(lambda: sorted(owners().values()) == [2, 2] and None not in owners(), 30)
+    queue.enqueue_many(Outgoing(n, key=f"k{n % 10}") for n in range(200))
+    first.stop()
+    threads[0].join()
+    wait_until(lambda: list(owners().values()) == [4] and None not in owners(), 30)
+    wait_until(lambda: clock.advance(0.5) and queue.stats().lag == 0, 30)
+    second.stop()
+    threads[1].join()
+    check_calls(called, 10, 200)
+
+
+@pytest.mark.promise("PART-5")
+def test_a_worker_that_stops_gives_back_what_did_not_start(hf: Holdfast) -> None:
+    queue = hf.queue("orders", ordered=True)
+    queue.enqueue_many(Outgoing(n, key="k") for n in range(20))
+    begun, go_on = threading.Event(), threading.Event()
+
+    @hf.handler("orders")
+    def handle(n: int) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    worker = hf.worker(sweep=False)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    assert begun.wait(30)
+    worker.stop()
+    wait_until(lambda: queue.stats().leased == 1)
+    assert queue.partitions()[0].owner is not None  # it may finish what it began
+    go_on.set()
+    running.join()
+    assert (queue.stats().done, queue.stats().ready) == (1, 19)
+    assert {entry.message.attempts for entry in queue.browse()} == {0}
+    assert queue.partitions()[0].owner is None
