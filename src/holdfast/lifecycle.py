@@ -209,10 +209,13 @@ def partition_of(key: str | None, id: str, partitions: int) -> int:
 
 
 def in_use(spec: QueueSpec, depths: Sequence[Depth]) -> list[int]:
-    """The partitions of the newest generation, and older ones that still hold something."""
-    newest = spec.starts[-1]
+    """The partitions of the newest generation, and older ones that still hold something.
+
+    Depths may be newer than the spec: partitions that it does not know of are none of its own.
+    """
+    newest, known = spec.starts[-1], depths[: spec.partitions]
     return [
-        d.partition for d in depths if d.partition >= newest or d.ready or d.delayed or d.leased
+        d.partition for d in known if d.partition >= newest or d.ready or d.delayed or d.leased
     ]
 
 

@@ -32,7 +32,7 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Event, LeaseAsk, State, View
+from holdfast.store import Event, LeaseAsk, State, View, partition_claim
 from holdfast.stores import open_store
 from holdfast.stores.redis import open_url
 from holdfast.stores.redis.keys import Keys
@@ -684,6 +684,7 @@ class Life:
             (True, lambda: self.send(10, [{"delay": 5}, {"delay": 5}, {"delay": 9}])),
             (True, lambda: self.send(20, [{"priority": 3}, {"delay": 5}, {"priority": 7}])),
             (True, self.look),
+            (False, self.own),
             (True, lambda: self.lease(5)),
             (True, lambda: self.end(Retry("no", delay=0))),
             (True, lambda: self.end(Release())),
@@ -725,6 +726,14 @@ class Life:
         answers = self.queue.enqueue_many(items, receipt=f"receipt {first}")
         assert [message.duplicate for message in answers] == [False] * len(items)
         self.sent += ids
+
+    def own(self) -> None:
+        """A claim, and a lease at an epoch that is not its own."""
+        store, now, name = self.hf.store, self.clock.now(), partition_claim("orders", 1)
+        claim = store.claim(name, "me", 60_000, now)
+        assert claim is not None and store.claims([name]) == [claim]
+        ask = LeaseAsk("orders", 5, "me", secrets.token_hex(8), 1000, (1,), epochs=(2,))
+        assert store.lease(ask, now) == []
 
     def lease(self, limit: int, batch: str | None = None) -> None:
         leases = self.queue.lease(limit, batch=batch, owner="me")
@@ -790,6 +799,8 @@ class Life:
         for state in State:
             list(self.queue.browse(state))
             store.split(View("orders", state), 2, now)
+        store.depths("orders", now)
+        store.wait(["orders"], now, 0.001, [1])
         store.wait(["orders"], now, 0.001)
 
 

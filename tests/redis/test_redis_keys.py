@@ -18,7 +18,7 @@ import holdfast
 from holdfast import Done, Holdfast, Outgoing, Queue, StoreError
 from holdfast.message import ErrorInfo, History, new_ids
 from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Event, LeaseAsk, State, View
+from holdfast.store import Event, LeaseAsk, State, View, partition_claim
 from holdfast.stores.redis import records, server, store
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.testing import ManualClock
@@ -152,6 +152,8 @@ def look(hf: Holdfast, queue: Queue) -> None:
             entries = list(each.browse(state))
             hf.store.get(each.name, [entry.message.id for entry in entries])
             hf.store.split(View(each.name, state), 3, now)
+        hf.store.depths(each.name, now)
+        hf.store.wait([each.name], now, 0.001, [0, 2])
     hf.store.wait([queue.name, queue.dlq.name], now, 0.001)
     hf.store.time()
     hf.stats()
@@ -185,6 +187,18 @@ def in_batches(hf: Holdfast, queue: Queue) -> None:
     queue.dlq.settle(queue.dlq.lease(2, batch="dead"))
 
 
+def owned(hf: Holdfast, queue: Queue) -> None:
+    keep, now = hf.store, hf.context.clock.now()
+    for each in (queue, queue.dlq):
+        claim = keep.claim(partition_claim(each.name, 1), "me", 60_000, now)
+        assert claim is not None
+        epochs = (claim.epoch, 1)
+        ask = LeaseAsk(each.name, 3, "me", secrets.token_hex(8), 1000, (1, 0), epochs=epochs)
+        leases = keep.lease(ask, now)
+        assert {lease.message.partition for lease in leases} <= {1}
+        each.settle([(lease, Release()) for lease in leases])
+
+
 def out_of_time(hf: Holdfast, queue: Queue, clock: ManualClock) -> None:
     queue.lease(5)
     queue.dlq.lease(2)
@@ -208,6 +222,22 @@ def others(hf: Holdfast) -> None:
     assert len(hf.subscribe(0).next(1)) > 0
 
 
+def in_topic(hf: Holdfast) -> None:
+    """One step for all groups."""
+    groups, now = [hf.queue(f"topic@{name}") for name in ("a", "b")], hf.context.clock.now()
+    first = groups[0].enqueue("first", delay=5)
+    for at, id in zip((now, now + 5), new_ids(2, now), strict=True):
+        copies = [
+            msgspec.structs.replace(first, id=id, queue=name, available_at=at)
+            for name in ("topic@a", "topic@b", "topic@b.dlq")
+        ]
+        hf.store.enqueue(copies, now, receipt=id)
+        assert {*hf.store.enqueue(copies, now, receipt=id)} == {"held"}
+    hf.store.drop_records("receipt", limit=9)
+    for group in groups:
+        group.delete(force=True)
+
+
 def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     """All that can be done with a queue; a name for each part of it, once it is done."""
     queue = hf.queue("orders", partitions=3)
@@ -220,6 +250,7 @@ def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     clock.advance(10)
     every_outcome(queue)
     in_batches(hf, queue)
+    owned(hf, queue)
     yield "held"
     out_of_time(hf, queue, clock)
     look(hf, queue)
@@ -227,8 +258,9 @@ def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     others(hf)
     queue.pause()
     queue.resume()
-    hf.queue("orders", max_attempts=5)
+    hf.queue("orders", max_attempts=5, partitions=4)
     send(hf, queue)
+    in_topic(hf)
     hf.store.trim("orders", keep=3, limit=100)
     hf.store.trim("orders", before=clock.now() + 1, limit=100)
     hf.store.tidy(clock.now(), log_before=None)

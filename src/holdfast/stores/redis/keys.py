@@ -1,4 +1,5 @@
-"""The name of every key. A home (a queue with its dead letters) lies in one hash slot.
+"""The name of every key. A home (a queue with its dead letters) lies in one hash slot; so do all
+homes whose names are the same up to an "@".
 
 | key | type | holds |
 |---|---|---|
@@ -14,6 +15,8 @@
 | b<q> | zset | batch, id and token of what a batch name holds |
 | k, kn | hash | lease call -> when, batch and owner; how many of it are still held |
 | w<q> | list | wakes one who waits |
+| v<q> | stream | one entry: wakes all who wait for some partitions (see wake.py) |
+| o | hash | <q>#<part> -> the claim of a partition's owner |
 | log<q>, li<q> | stream, hash | what is finished, and where in the log an id lies |
 | rn, rv | zset, hash | receipts |
 
@@ -36,13 +39,21 @@ def flag_of(queue: str) -> str:
     return "1" if is_dlq(queue) else "0"
 
 
+def tag_of(queue: str) -> str:
+    """What decides its slot: that of the groups of a topic, `topic@group`, is the topic."""
+    return home_of(queue).partition("@")[0]
+
+
 class Home:
     """The keys of a home with so many partitions, listed once for each script."""
 
     def __init__(self, prefix: str, name: str, parts: int) -> None:
         self.name = name
         self.parts = parts
-        self._base = f"{prefix}:{{{name}}}:"
+        tag = tag_of(name)
+        self._base = f"{prefix}:{{{tag}}}{name.removeprefix(tag)}:"
+        self.news = [self.key("v0"), self.key("v1")]
+        self.claims = [self.key("o"), self.key("c")]
         shared = [self.key(kind) for kind in _SHARED]
         own = {q: [self.key(kind + q) for kind in _OF_QUEUE] for q in "01"}
         back = {q: [self.key(f"r{q}.{part}") for part in range(parts)] for q in "01"}
@@ -50,10 +61,8 @@ class Home:
         self.receipts = [self.key("rn"), self.key("rv")]
         lanes = [self.lane(part, lane) for part in range(parts) for lane in range(LANES)]
         self.streams = [*lanes, self.key("a0"), self.key("a1")]
-        self.lease = {
-            "0": [*shared, *own["0"], *back["0"], *lanes],
-            "1": [*shared, *own["1"], *back["1"]],
-        }
+        self._lease = {q: [*shared, *own[q], *back[q]] for q in "01"}
+        self.lease = {"0": [*self._lease["0"], *lanes], "1": self._lease["1"]}
         self.settle = [
             *shared,
             *own["0"],
@@ -62,20 +71,35 @@ class Home:
             *back["1"],
             *logs["0"],
             *logs["1"],
+            *self.news,
         ]
         self.finish = {
             q: [*shared, *(self.key(kind + q) for kind in ("d", "b", "a")), *logs[q]] for q in "01"
         }
         self.lanes = lanes
-        self.everything = [*self.settle, *self.receipts, *lanes]
+        self.everything = [*self.settle, *self.receipts, self.key("o"), *lanes]
         self.count = [*shared[:3], *own["0"], *own["1"], *back["0"], *back["1"], *lanes]
-        self.queues = [self.key(kind) for kind in ("c", "a0", "a1", "w0", "w1")]
+        self.queues = [self.key(kind) for kind in ("c", "a0", "a1", "w0", "w1", "v0", "v1")]
 
     def key(self, kind: str) -> str:
         return self._base + kind
 
     def lane(self, part: int | str, lane: int | str) -> str:
         return f"{self._base}s{part}.{lane}"
+
+    def lease_of(self, flag: str, parts: Sequence[int] | None) -> list[str]:
+        """Of a lease from some partitions. What is due takes its place in any: all r are there."""
+        if parts is None:
+            return self.lease[flag]
+        lanes = self.lanes_of(parts) if flag == "0" else []
+        return [*self._lease[flag], self.claims[0], *lanes]
+
+    def lanes_of(self, parts: Iterable[int]) -> list[str]:
+        """All of these partitions, those that are there."""
+        found: list[str] = []
+        for part in parts:
+            found += self.lanes[part * LANES : (part + 1) * LANES]
+        return found
 
     def of_lanes(self, lanes: Iterable[str]) -> list[str]:
         """Of lanes written as part.lane."""

@@ -18,6 +18,9 @@ CHUNK_BYTES = 4 * 2**20
 SEQ, REST = 15, 51
 """A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
 
+Row = tuple[str, str, bytes]
+"""A message as enqueue.lua takes it: its id, where it goes, its body."""
+
 ANSWERS = {b"a": Settled.APPLIED, b"r": Settled.ALREADY, b"s": Settled.STALE}
 _TARGETS = {Target.WAITING: "W", Target.LEASED: "L", Target.DONE: "D"}
 
@@ -73,11 +76,13 @@ def lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
     return sorted({_lane_in(rest) for rest in {cast(str, move.token)[REST:] for move in moves}})
 
 
-def chunks(written: list[tuple[str, str, bytes]]) -> Iterator[list[tuple[str, str, bytes]]]:
-    chunk: list[tuple[str, str, bytes]] = []
+def chunks(written: Sequence[Row]) -> Iterator[list[Row]]:
+    """Those of one id that follow each other stay together."""
+    chunk: list[Row] = []
     size = 0
     for each in written:
-        if chunk and (len(chunk) == CHUNK or size + len(each[2]) > CHUNK_BYTES):
+        full = len(chunk) >= CHUNK or size + len(each[2]) > CHUNK_BYTES
+        if full and chunk and each[0] != chunk[-1][0]:
             yield chunk
             chunk, size = [], 0
         chunk.append(each)

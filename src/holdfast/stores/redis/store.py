@@ -27,6 +27,7 @@ from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Depth,
     Enqueued,
     Event,
     LeaseAsk,
@@ -44,7 +45,7 @@ from holdfast.store import (
 from holdfast.stores import page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
-from holdfast.stores.redis.keys import Home, Keys, flag_of
+from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
 from holdfast.stores.redis.moves import (
     ANSWERS,
     CHUNK,
@@ -52,6 +53,7 @@ from holdfast.stores.redis.moves import (
     MOVES,
     REST,
     SEQ,
+    Row,
     alike,
     chunks,
     lanes_of,
@@ -88,6 +90,8 @@ CUTS = load("cuts")
 CONSUMERS = load("consumers")
 CLAIM = load("claim")
 PUBLISH = load("publish")
+DEPTHS = load("depths")
+WAITING = load("waiting")
 
 
 def open_url(url: str) -> RedisStore:
@@ -155,6 +159,8 @@ class RedisStore:
                 "partitions": spec.partitions,
                 "policy": spec.policy.to_dict(),
                 "created_at": spec.created_at,
+                "ordered": spec.ordered,
+                "starts": spec.starts,
             }
             stored = msgspec.json.encode(plain)
             args += [flag_of(spec.name), spec.revision, stored, int(spec.paused), spec.partitions]
@@ -244,47 +250,71 @@ class RedisStore:
         within: Any = None,
         receipt: str | None = None,
     ) -> list[Enqueued]:
-        """Each chunk whole or not at all; what broke off may be repeated."""
+        """Each chunk whole or not at all; what broke off may be repeated. A chunk holds what goes
+        to queues of one slot, and all that have one id: a topic's message with all its groups."""
         _no_transaction(within)
         homes = {home_of(message.queue) for message in messages}
-        if len(homes) == 1 and len(messages) <= CHUNK:
+        if len(homes) == 1:
             return self._enqueue(homes.pop(), messages, now, receipt or "")
+        tags: dict[str, list[int]] = {}
+        for n, message in enumerate(messages):
+            tags.setdefault(tag_of(message.queue), []).append(n)
         answers: dict[int, Enqueued] = {}
-        for home in sorted(homes):
-            mine = [n for n, message in enumerate(messages) if home_of(message.queue) == home]
-            part = [messages[n] for n in mine]
-            answers |= dict(zip(mine, self._enqueue(home, part, now, receipt or ""), strict=True))
+        for _, mine in sorted(tags.items()):
+            answers |= self._enqueue_all(messages, mine, now, receipt or "")
         return [answers[n] for n in range(len(messages))]
 
     def _enqueue(
         self, name: str, messages: Sequence[Message], now: int, receipt: str
     ) -> list[Enqueued]:
+        """Into one home."""
         answers: list[Enqueued] = []
         rows = [write_message(message, now) for message in messages]
         for number, chunk in enumerate(chunks(rows)):
-            of = f"{receipt}\0{number}" if receipt and number else receipt
             queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
-            answers += self._store(name, chunk, now, of, queues)
+            flags = "".join(sorted(map(flag_of, queues)))
+            answers += self._store([(name, flags, chunk)], now, _part_of(receipt, number))
+        return answers
+
+    def _enqueue_all(
+        self, messages: Sequence[Message], mine: Sequence[int], now: int, receipt: str
+    ) -> dict[int, Enqueued]:
+        """Into homes of one slot. Each chunk asks whether all of them are there."""
+        homes: dict[str, str] = {}
+        first: dict[str, int] = {}
+        for n in mine:
+            name, flag = home_of(messages[n].queue), flag_of(messages[n].queue)
+            homes[name] = "".join(sorted({*homes.get(name, ""), flag}))
+            first.setdefault(messages[n].id, n)
+        order = sorted(mine, key=lambda n: first[messages[n].id])
+        rows = [write_message(messages[n], now) for n in order]
+        answers: dict[int, Enqueued] = {}
+        for number, chunk in enumerate(chunks(rows)):
+            of: dict[str, list[tuple[int, Row]]] = {name: [] for name in sorted(homes)}
+            for n, row in zip(order[len(answers) :], chunk, strict=False):
+                of[home_of(messages[n].queue)].append((n, row))
+            parts = [(name, homes[name], [row for _, row in some]) for name, some in of.items()]
+            told = self._store(parts, now, _part_of(receipt, number))
+            at = chain.from_iterable(of.values())
+            answers |= {n: answer for (n, _), answer in zip(at, told, strict=True)}
         return answers
 
     def _store(
-        self,
-        name: str,
-        chunk: Sequence[tuple[str, str, bytes]],
-        now: int,
-        receipt: str,
-        queues: set[str],
+        self, homes: Sequence[tuple[str, str, Sequence[Row]]], now: int, receipt: str
     ) -> list[Enqueued]:
-        flags = "".join(sorted(map(flag_of, queues)))
-        keys = self._enqueue_keys(
-            name, flags, frozenset(head for _, head, _ in chunk), bool(receipt)
-        )
-        args = [now, flags, receipt, *chain.from_iterable(chunk)]
+        """One step: of each home its name, which of its queues, and the messages."""
+        keys: list[str] = []
+        args: list[Arg] = [now, receipt]
+        for name, flags, rows in homes:
+            args += (len(keys) + 1, flags, len(rows), *chain.from_iterable(rows))
+            heads = frozenset(head for _, head, _ in rows)
+            keys += self._enqueue_keys(name, flags, heads, bool(receipt))
         answer = self._db.script(ENQUEUE, keys, args)
         if answer[0] == b"gone":
+            name = homes[int(answer[2])][0]
             raise QueueNotFound(f"no queue {name + (DLQ_SUFFIX if answer[1] == b'1' else '')!r}")
         if answer[0] == b"kept":
-            return [Enqueued.HELD] * len(chunk)
+            return [Enqueued.HELD for _, _, rows in homes for _ in rows]
         return [Enqueued.STORED if stored else Enqueued.HELD for stored in answer[1]]
 
     def _enqueue_keys(
@@ -299,7 +329,8 @@ class RedisStore:
         keys += home.of_lanes(sorted({h[1:].partition(" ")[0] for h in heads if h[0] == "F"}))
         others = sorted({tuple(h.split(" ", 3)[1:3]) for h in heads if h[0] == "W"})
         if others:
-            keys += [home.key("x"), home.key("e"), *(home.key("z" + flag) for flag in flags)]
+            keys += [home.key("x"), home.key("e")]
+            keys += [home.key(kind + flag) for flag in flags for kind in "zv"]
             keys += [home.key(f"r{flag}.{part}") for flag, part in others]
         return [*keys, *home.receipts] if receipt else keys
 
@@ -340,14 +371,17 @@ class RedisStore:
     def _lease(
         self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
     ) -> tuple[Home, list[Any]]:
-        flag = flag_of(ask.queue)
-        parts = "" if ask.partitions is None else f" {' '.join(map(str, ask.partitions))} "
+        flag, named = flag_of(ask.queue), ask.partitions
+        parts = "" if named is None else f" {' '.join(map(str, named))} "
+        if named is not None and ask.epochs is not None:
+            pairs = zip(named, ask.epochs, strict=True)
+            parts = f" {' '.join(f'{part}:{epoch}' for part, epoch in pairs)} "
         batch = quoted(ask.batch) if ask.batch else ""
         home = self._home(ask.queue)
         answer = self._on(
             ask.queue,
             LEASE,
-            lambda home: home.lease[flag],
+            lambda home: home.lease_of(flag, named),
             lambda home: [
                 flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
                 home.parts, parts, NO_DEADLINE, self._step,
@@ -356,12 +390,16 @@ class RedisStore:
         return home, answer
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        self._count(queue, now, heads=False)  # it is there, and has so many partitions
-        flag, home, done = flag_of(queue), self._home(queue), 0
+        flag, done = flag_of(queue), 0
         while done < limit:
             wanted = min(CHUNK, limit - done)
             args = [flag, now, Verb.ACK.value, status or "", self._step, quoted(batch), wanted]
-            n, _ = self._db.script(FINISH, [*home.finish[flag], *home.lanes], args)
+            n, _ = self._on(
+                queue,
+                FINISH,
+                lambda home: [*home.finish[flag], *home.lanes],
+                lambda home: [*args, home.parts],  # noqa: B023 (called at once)
+            )
             done += n
             if not n:
                 break
@@ -550,6 +588,14 @@ class RedisStore:
             lambda home: [flag_of(name), home.parts, now, int(heads)],
         )[1:]
 
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        flag = flag_of(queue)
+        rows = self._asked(queue, DEPTHS, lambda home: home.lease[flag], [now])[0]
+        return [
+            Depth(part, ready, delayed, leased, int(oldest) if oldest else None)
+            for part, (ready, delayed, leased, oldest) in enumerate(rows)
+        ]
+
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:
@@ -586,8 +632,29 @@ class RedisStore:
     # Claims, records, events
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
-        epoch = self._db.script(CLAIM, [self._keys.claims], [name, owner, ttl_ms, now])
+        keys, field = self._claim_of(name)
+        epoch = self._db.script(CLAIM, keys, [field, owner, ttl_ms, now])
         return Claim(name, owner, epoch, now + ttl_ms) if epoch and ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        fields: dict[str, list[tuple[str, str]]] = {}
+        for name in names:
+            keys, field = self._claim_of(name)
+            fields.setdefault(keys[0], []).append((name, field))
+        found: dict[str, Claim | None] = {}
+        for key, some in fields.items():
+            stored = self._db.run("HMGET", key, *(field for _, field in some))
+            found |= {
+                name: _claim(name, text) for (name, _), text in zip(some, stored, strict=True)
+            }
+        return [found[name] for name in names]
+
+    def _claim_of(self, name: str) -> tuple[list[str], str]:
+        """Where a claim lies. That of a partition with its home: a lease looks at it."""
+        queue, mark, part = name.rpartition("#")
+        if not mark:
+            return [self._keys.claims], name
+        return self._keys.of(queue).claims, f"{flag_of(queue)}#{part}"
 
     def put_record(
         self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
@@ -631,7 +698,17 @@ class RedisStore:
             after = int(last)
         return Subscription(self._db, stream, after)
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        if partitions is not None:
+            for name in queues[:1]:
+                self._wait_for(name, partitions, now, timeout)
+            return
         ahead = [timeout, LOOK_S]
         for name in queues:
             paused, ready, _, _, _, _, due, _ = self._count(name, now, heads=False)
@@ -641,8 +718,25 @@ class RedisStore:
                 ahead.append((int(float(due)) - now) / 1000)
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
         seconds = min(ahead)
-        one_slot = len({home_of(name) for name in queues}) == 1
+        one_slot = len({tag_of(name) for name in queues}) == 1
         self._wake.wait(keys, seconds, due=seconds < min(timeout, LOOK_S), one_slot=one_slot)
+
+    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> None:
+        """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""
+        flag, asked = flag_of(queue), " ".join(map(str, parts))
+        begun = clock.monotonic()
+        while (passed := clock.monotonic() - begun) < timeout:
+            at, left = now + round(passed * 1000), timeout - passed
+            ready, due, seen = self._asked(
+                queue, WAITING, lambda home: home.lease_of(flag, parts), [at, asked]
+            )
+            if ready:
+                return
+            until_due = max(0, int(float(due)) - at) / 1000 if due else LOOK_S
+            seconds, home = min(left, LOOK_S, until_due), self._home(queue)
+            lanes = home.lanes_of(parts) if flag == "0" else []
+            streams = [home.news[int(flag)], *lanes]
+            self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
@@ -678,6 +772,22 @@ class RedisStore:
             if answer[0] != b"parts":
                 return answer
             self._parts[home.name] = int(answer[1])
+            for name in (home.name, home.name + DLQ_SUFFIX):  # it has changed
+                self._known.pop(name, None)
+
+    def _asked(
+        self,
+        queue: str,
+        script: Script,
+        keys: Callable[[Home], Sequence[str]],
+        args: Sequence[Arg],
+    ) -> list[Any]:
+        """What a script tells of a queue, once all that is due has taken its place in line."""
+        flag = flag_of(queue)
+        while True:
+            answer = self._on(queue, script, keys, lambda home: [flag, home.parts, *args])
+            if answer[0] == b"ok":
+                return answer[1:]
 
     def _must_exist(self, name: str) -> None:
         if self.get_queue(name) is None:
@@ -694,13 +804,29 @@ def _spec(name: str, stored: list[bytes | None]) -> QueueSpec | None:
     if spec is None or revision is None:
         return None
     try:
-        partitions, policy, created_at = _settings(spec)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        partitions, policy, created_at, ordered, starts = _settings(spec)
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupt(f"{name}: its settings were not written by Holdfast") from error
-    return QueueSpec(name, partitions, policy, paused == b"1", created_at, int(revision))
+    plain = (name, partitions, policy, paused == b"1", created_at, int(revision))
+    return QueueSpec(*plain, ordered, starts)
 
 
 @lru_cache(maxsize=1000)
-def _settings(spec: bytes) -> tuple[int, Policy, int]:
+def _settings(spec: bytes) -> tuple[int, Policy, int, bool, tuple[int, ...]]:
     plain = msgspec.json.decode(spec)
-    return plain["partitions"], Policy.from_dict(plain["policy"]), plain["created_at"]
+    shape = plain.get("ordered", False), tuple(plain.get("starts", (0,)))
+    return plain["partitions"], Policy.from_dict(plain["policy"]), plain["created_at"], *shape
+
+
+def _part_of(receipt: str, number: int) -> str:
+    return f"{receipt}\0{number}" if receipt and number else receipt
+
+
+def _claim(name: str, stored: bytes | None) -> Claim | None:
+    if stored is None:
+        return None
+    try:
+        epoch, expires, owner = stored.decode().split(" ", 2)
+        return Claim(name, owner, int(epoch), int(expires))
+    except ValueError as error:
+        raise StoreCorrupt(f"{name}: this claim was not written by Holdfast") from error

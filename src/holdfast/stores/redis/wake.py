@@ -1,8 +1,14 @@
-"""Waiting, for messages and for news, at no cost while nothing comes."""
+"""Waiting, for messages and for news, at no cost while nothing comes.
+
+Who waits for whole queues pops from a list, so that one is woken for each message. Who waits for
+some partitions reads streams, which takes nothing away from others: their lanes, to which an
+enqueue appends anyway, and one that says that something came back to the queue.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -31,9 +37,24 @@ class Wake:
         if not one_slot and self._db.where.kind == "cluster":
             self._in_turn(keys, seconds)
         elif due:
-            self._until_due(keys, seconds)
+            self._until_due(lambda left: self._pop(keys, left), lambda: self._take(keys), seconds)
         else:
             self._pop(keys, seconds)
+
+    def read(self, streams: list[str], seen: str, seconds: float, *, due: bool) -> None:
+        """Until one of them has an entry after `seen`, the number of a place in line."""
+        after = [f"{seen}-0"] * len(streams)
+        words = ("STREAMS", *streams, *after)
+
+        def read(left: float | None = None) -> bool:
+            block = () if left is None else ("BLOCK", max(1, round(self._in_time(left) * 1000)))
+            found = self._db.run("XREAD", "COUNT", 1, *block, *words, key=streams[0])
+            return bool(found)
+
+        if due:
+            self._until_due(read, read, seconds)
+        else:
+            read(seconds)
 
     def _in_turn(self, keys: list[str], seconds: float) -> None:
         until = clock.monotonic() + seconds
@@ -42,20 +63,28 @@ class Wake:
                 if self._pop([key], min(left, BLIND_LOOK_S)):
                     return
 
-    def _until_due(self, keys: list[str], seconds: float) -> None:
+    def _until_due(
+        self, wait: Callable[[float], bool], look: Callable[[], bool], seconds: float
+    ) -> None:
         """A server ends a wait up to TICK_S late: the last of it is waited here."""
         until = clock.monotonic() + seconds
-        if seconds > TICK_S and self._pop(keys, seconds - TICK_S):
+        if seconds > TICK_S and wait(seconds - TICK_S):
             return
         while (left := until - clock.monotonic()) > 0:
-            if any(self._db.run("LPOP", key) is not None for key in keys):
+            if look():
                 return
             self._never.wait(min(left, STEP_S))
 
+    def _take(self, keys: list[str]) -> bool:
+        return any(self._db.run("LPOP", key) is not None for key in keys)
+
     def _pop(self, keys: list[str], seconds: float) -> bool:
         # Redis before 7.0.8 takes a millisecond, 0.001, for less than one, and that for ever.
-        seconds = min(max(seconds, 0.002), self._db.where.timeout / 2)  # an answer in time
-        return self._db.run("BLPOP", *keys, str(seconds)) is not None
+        return self._db.run("BLPOP", *keys, str(max(self._in_time(seconds), 0.002))) is not None
+
+    def _in_time(self, seconds: float) -> float:
+        """So that the answer comes before the driver's own time is up."""
+        return min(seconds, self._db.where.timeout / 2)
 
 
 class Subscription:

@@ -1,6 +1,9 @@
--- Take, renew or give up a named lease. KEYS: the hash of claims. ARGV: name, owner, ttl, now
--- Kept as "epoch expires owner". Answers the epoch; 0 while another owner's holds.
+-- Take, renew or give up a named lease. KEYS: the hash of claims; of a claim on a partition, the home's
+-- c. ARGV: name, owner, ttl, now
+-- Kept as "epoch expires owner". Answers the epoch; 0 while another owner's holds, or if there is no
+-- such home: what was left there would never go away.
 
+if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 local epoch, expires, owner = string.match(
   redis.call('HGET', KEYS[1], ARGV[1]) or '0 0 ', '^(%d+) (%d+) (.*)$')
 local now, ttl = tonumber(ARGV[4]), tonumber(ARGV[3])

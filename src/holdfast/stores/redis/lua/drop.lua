@@ -1,6 +1,6 @@
 -- Drop waiting messages of a queue, up to a number; or, of a queue that is being deleted, all that it
 -- holds. How many; "-1": the queue that should go holds messages.
--- KEYS: c m x e k kn rn rv, d z b a w log li and all r of both queues; all s.
+-- KEYS: c m x e k kn rn rv o, d z b a w v log li and all r of both queues; all s.
 -- ARGV: what, queue (to begin: 0, 1 or 01), limit, partitions. What: purge (the waiting ones) | begin,
 --       begin-empty (from now on there is no such queue) | go on (with one that is being deleted)
 --#include common
@@ -69,7 +69,12 @@ local late = n < limit and call('ZRANGE', key('z' .. flag), 0, limit - n - 1) or
 if #late > 0 then
   local ids = {}
   for i, member in ipairs(late) do ids[i] = string.sub(member, 16) end
+  local states = hmget('x', ids)
   call('ZREM', key('z' .. flag), unpack(late))
+  for _, state in ipairs(states) do
+    local part = string.match(state or '', '^W %d (%d+) ')
+    if part then call('HINCRBY', KEYS[1], 'late' .. flag .. '.' .. part, -1) end
+  end
   forget(ids)
   n = n + #ids
 end
@@ -100,7 +105,11 @@ if what == 'go on' and n < limit then
   forget(ids)
   n = n + #ids
   if n < limit then
-    call('UNLINK', key('d' .. flag), key('b' .. flag), key('w' .. flag), key('log' .. flag), key('li' .. flag))
+    for _, kind in ipairs({ 'd', 'b', 'w', 'v', 'log', 'li' }) do call('UNLINK', key(kind .. flag)) end
+    for part = 0, parts - 1 do
+      local of = flag .. '.' .. num(part)
+      call('HDEL', KEYS[1], 'late' .. of, 'again' .. of)
+    end
     call('HDEL', KEYS[1], 'dropping' .. flag)
     local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
     if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end

@@ -1,91 +1,121 @@
--- Store messages, all or none. Each is three values: its id; where it goes; its body.
--- "F<part>.<lane>[ time-out]": to the end of its lane. Anything else, see x in common.lua:
+-- Store messages of one home, or of several in one slot, all or none. Each is three values: its id;
+-- where it goes; its body.
+-- "F<part>.<lane>[ time-out]": to the end of its lane. Anything else, see rows.lua:
 -- "W <flag> <part> <lane> <available> <attempts> <first> <time-out> <history>".
--- KEYS: c m w0 and the lanes; x e z0 w1 z1 and what returns, if one needs them; rn rv for a receipt.
--- ARGV: now, queues (0, 1 or 01), receipt or "", then the messages.
+-- KEYS: of each home c m w0 and the lanes; x e z0 v0 w1 z1 v1 and what returns, if one needs them; rn
+--       rv for a receipt.
+-- ARGV: now, receipt or "", then of each home: which of KEYS its c is, queues (0, 1 or 01), how many
+--       messages, then those.
 --#include common
 
-local now, flags, receipt = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local known = call('HMGET', KEYS[1], 'rev0', 'rev1', 'lanes')
-for flag in string.gmatch(flags, '%d') do
-  if not known[flag + 1] then return { 'gone', flag } end
-  call('LLEN', key('w' .. flag))
-end
-if receipt ~= '' then
-  if call('HEXISTS', key('rv'), receipt) == 1 then return { 'kept' } end
-  call('ZCARD', key('rn'))
-end
-
-local ids, heads, blobs, n = {}, {}, {}, 0
-for i = 4, #ARGV, 3 do
-  n = n + 1
-  ids[n], heads[n], blobs[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-end
-local held, fresh, set, opened, looked = hmget('m', ids), {}, {}, {}, {}
-local lanes = known[3] or ' '
+local now, receipt = tonumber(ARGV[1]), ARGV[2]
+local homes, looked, kept, from = {}, {}, false, 3
 
 -- What it will write to is looked at before anything is written.
 local function look(command, name)
-  if not looked[name] then call(command, key(name)) end
+  name = key(name)
+  if not looked[name] then call(command, name) end
   looked[name] = true
 end
 
-for i = 1, n do
-  if not held[i] and not fresh[ids[i]] then
-    fresh[ids[i]] = i
-    set[#set + 1] = ids[i]
-    set[#set + 1] = blobs[i]
-    if string.sub(heads[i], 1, 1) == 'F' then
-      local lane = string.match(heads[i], '^F(%d+%.%d+)')
-      look('XLEN', 's' .. lane)
-      if not string.find(lanes, ' ' .. lane .. ' ', 1, true) then
-        if call('EXISTS', key('s' .. lane)) == 1 then error('BUSYGROUP ' .. key('s' .. lane)) end
-        lanes, opened[#opened + 1] = lanes .. lane .. ' ', key('s' .. lane)
+while from <= #ARGV do
+  local c, flags, n = KEYS[tonumber(ARGV[from])], ARGV[from + 1], tonumber(ARGV[from + 2])
+  base = string.sub(c, 1, -2)
+  local known = call('HMGET', c, 'rev0', 'rev1', 'lanes')
+  for flag in string.gmatch(flags, '%d') do
+    if not known[flag + 1] then return { 'gone', flag, #homes } end
+    call('LLEN', key('w' .. flag))
+  end
+  if receipt ~= '' then
+    if call('HEXISTS', key('rv'), receipt) == 1 then kept = true end
+    call('ZCARD', key('rn'))
+  end
+  local ids, heads, blobs = {}, {}, {}
+  for i = 1, n do
+    local at = from + 3 * i
+    ids[i], heads[i], blobs[i] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  end
+  local held, fresh, set, opened, lanes = hmget('m', ids), {}, {}, {}, known[3] or ' '
+  for i = 1, n do
+    if not held[i] and not fresh[ids[i]] then
+      fresh[ids[i]] = i
+      set[#set + 1] = ids[i]
+      set[#set + 1] = blobs[i]
+      if string.sub(heads[i], 1, 1) == 'F' then
+        local lane = string.match(heads[i], '^F(%d+%.%d+)')
+        look('XLEN', 's' .. lane)
+        if not string.find(lanes, ' ' .. lane .. ' ', 1, true) then
+          if call('EXISTS', key('s' .. lane)) == 1 then error('BUSYGROUP ' .. key('s' .. lane)) end
+          lanes, opened[#opened + 1] = lanes .. lane .. ' ', key('s' .. lane)
+        end
+      else
+        local flag, part = string.match(heads[i], '^W (%d) (%d+) ')
+        look('HLEN', 'x'); look('HLEN', 'e'); look('ZCARD', 'z' .. flag); look('XLEN', 'v' .. flag)
+        look('ZCARD', 'r' .. flag .. '.' .. part)
       end
-    else
-      local flag, part = string.match(heads[i], '^W (%d) (%d+) ')
-      look('HLEN', 'x'); look('HLEN', 'e'); look('ZCARD', 'z' .. flag)
-      look('ZCARD', 'r' .. flag .. '.' .. part)
     end
   end
+  homes[#homes + 1] = { base, flags, n, ids, heads, fresh, set, lanes, opened }
+  from = from + 3 + 3 * n
 end
-local seq = call('HINCRBY', KEYS[1], 'seq', n) - n
-if #opened > 0 then call('HSET', KEYS[1], 'lanes', lanes) end
-for _, stream in ipairs(opened) do call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
-if receipt ~= '' then
-  call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ')
-  call('ZADD', key('rn'), 0, receipt)
-end
-if #set > 0 then call('HSET', key('m'), unpack(set)) end
-local answers = {}
-for i = 1, n do
-  if fresh[ids[i]] == i then
-    answers[i] = 1
+if kept then return { 'kept' } end
+
+local answers, first = {}, 0
+for _, home in ipairs(homes) do
+  local flags, n, ids, heads, fresh, set, lanes, opened = unpack(home, 2)
+  base = home[1]
+  local c = key('c')
+  local seq = call('HINCRBY', c, 'seq', n) - n
+  if #opened > 0 then call('HSET', c, 'lanes', lanes) end
+  for _, stream in ipairs(opened) do call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
+  if receipt ~= '' then
+    call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ')
+    call('ZADD', key('rn'), 0, receipt)
+  end
+  if #set > 0 then call('HSET', key('m'), unpack(set)) end
+  local late, back = nil, nil
+  for i = 1, n do
     local head = heads[i]
-    local lane, timeout = string.match(head, '^F(%d+%.%d+) ?(.*)$')
-    if lane then
-      if timeout == '' then
-        call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i])
-      else
-        call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
-      end
+    if fresh[ids[i]] ~= i then
+      answers[first + i] = 0
     else
-      local flag, part, to, available, attempts, first, own, history =
-        string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-      local number = num(seq + i)
-      call('HSET', key('x'), ids[i], table.concat({ -- as in rows.lua
-        'W', flag, part, to, number, number, attempts, available, first, own, '-', '-', '-',
-      }, ' '))
-      if history ~= '' then call('HSET', key('e'), ids[i], history) end
-      if tonumber(available) > now then
-        call('ZADD', key('z' .. flag), available, number .. ids[i])
+      answers[first + i] = 1
+      local lane, timeout = string.match(head, '^F(%d+%.%d+) ?(.*)$')
+      if lane then
+        if timeout == '' then
+          call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i])
+        else
+          call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
+        end
       else
-        call('ZADD', key('r' .. flag .. '.' .. part), score(to, number), ids[i])
+        local flag, part, to, available, attempts, before, own, history =
+          string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+        local number = num(seq + i)
+        call('HSET', key('x'), ids[i], table.concat({ -- as in rows.lua
+          'W', flag, part, to, number, number, attempts, available, before, own, '-', '-', '-',
+        }, ' '))
+        if history ~= '' then call('HSET', key('e'), ids[i], history) end
+        back, late = back or {}, late or {}
+        back[flag] = true
+        if tonumber(available) > now then
+          call('ZADD', key('z' .. flag), available, number .. ids[i])
+          local count = 'late' .. flag .. '.' .. part
+          late[count] = (late[count] or 0) + 1
+        else
+          call('ZADD', key('r' .. flag .. '.' .. part), score(to, number), ids[i])
+        end
       end
     end
-  else
-    answers[i] = 0
   end
+  if back then
+    for count, more in pairs(late) do call('HINCRBY', c, count, more) end
+    for flag in pairs(back) do
+      call('XADD', key('v' .. flag), 'MAXLEN', '1', num(seq + n) .. '-0', 'n', '1')
+    end
+  end
+  if n > 0 then
+    for flag in string.gmatch(flags, '%d') do wake(flag) end
+  end
+  first = first + n
 end
-for flag in string.gmatch(flags, '%d') do wake(flag) end
 return { 'ok', answers }

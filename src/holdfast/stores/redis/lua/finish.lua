@@ -1,8 +1,8 @@
 -- Ack many at once that end alike: those of a list, or the next that a batch name holds.
 -- KEYS: c m x e k kn, of the queue d b a log li, and the lanes that the tokens name (of a batch: all).
 -- ARGV: queue, now, verb, status or "", how many bodies to read at a time, batch or "", then either how
---       many of the batch; or 1 or 2, and of each its token and, if it is 2, its result ("" for none).
---       Answers as in settle.lua; those that are missing were too much for one script.
+--       many of the batch, and partitions; or 1 or 2, and of each its token and, if it is 2, its result
+--       ("" for none). Answers as in settle.lua; those that are missing were too much for one script.
 --#include common
 --#include logging
 
@@ -10,6 +10,9 @@ local flag, now, verb, status = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local batch, width = ARGV[6], tonumber(ARGV[7])
 local ids, tokens, results = {}, {}, {}
 if batch ~= '' then
+  local known = call('HMGET', KEYS[1], 'rev' .. flag, 'parts')
+  if not known[1] then return { 'gone' } end
+  if known[2] ~= ARGV[8] then return { 'parts', known[2] } end
   local range = call('ZRANGEBYLEX', key('b' .. flag), '[' .. batch .. ' ', '(' .. batch .. '!', 'LIMIT', 0, width)
   for i, name in ipairs(range) do tokens[i] = string.match(name, '%S+$') end
 else
@@ -53,7 +56,7 @@ local function group_of(rest)
 end
 
 local parse
-local answers, gone, deadlines, names, again, lines = {}, {}, {}, {}, {}, {}
+local answers, gone, deadlines, names, again, lines, parts = {}, {}, {}, {}, {}, {}, {}
 for i = 1, #ids do
   local id, token, state = ids[i], tokens[i], states[i]
   local rest = string.sub(token, 52)
@@ -70,6 +73,7 @@ for i = 1, #ids do
     local row = parse(state)
     if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
+      parts[row.part] = (parts[row.part] or 0) + 1
       local line = log_line(row, status, verb, rest, group.at, group.owner)
       entry = { length = #line + 15, line = line }
     end
@@ -108,6 +112,7 @@ local function leave(stream, entries)
 end
 
 leave(key('a' .. flag), again)
+for part, n in pairs(parts) do call('HINCRBY', KEYS[1], 'again' .. flag .. '.' .. part, -n) end
 for _, group in pairs(groups) do
   leave(group.stream, group.entries)
   if group.n > 0 and call('HINCRBY', key('kn'), group.call, -group.n) <= 0 then

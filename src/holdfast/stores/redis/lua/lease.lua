@@ -1,8 +1,9 @@
 -- Lease, or hold, up to a number of messages: highest lane first, then by place.
--- KEYS: c m x e k kn, of the queue d z b a w and all r and s.
+-- KEYS: c m x e k kn, of the queue d z b a w and all r, and s; of a lease from some partitions only their
+--       s, and o.
 -- ARGV: queue, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner,
---       the home's number of partitions, those asked for (" 0 2 ", or "" for all), NO_DEADLINE,
---       how many bodies to read at a time.
+--       the home's number of partitions, those asked for (" 0 2 ", with epochs " 0:7 2:1 ", or "" for
+--       all), NO_DEADLINE, how many bodies to read at a time.
 --#include common
 
 local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -16,18 +17,25 @@ call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' ..
 call('HLEN', key('m')); call('HLEN', key('e'))
 if batch ~= '' then call('ZCARD', key('b' .. flag)) end
 
-local wanted, parts, returned = nil, {}, call('ZCOUNT', key('z' .. flag), '-inf', num(now))
-if ARGV[9] ~= '' then
+local wanted, parts, fenced = nil, {}, false
+if ARGV[9] == '' then
+  for part = 0, known[4] - 1 do parts[#parts + 1] = num(part) end
+else
   wanted = {}
-  for part in string.gmatch(ARGV[9], '%d+') do wanted[part] = true end
-end
-for part = 0, known[4] - 1 do
-  part = num(part)
-  if wanted == nil or wanted[part] then
-    parts[#parts + 1] = part
-    returned = returned + call('ZCARD', key('r' .. flag .. '.' .. part))
+  for part, epoch in string.gmatch(ARGV[9], '(%d+):?(%d*)') do
+    local given = part + 0 < known[4] + 0 and not wanted[part]
+    if epoch ~= '' then -- see claim.lua
+      fenced = true
+      local at, expires, by = string.match(
+        call('HGET', key('o'), flag .. '#' .. part) or '', '^(%d+) (%d+) (.*)$')
+      given = given and at == epoch and by == owner and tonumber(expires) > now
+    end
+    if given then wanted[part], parts[#parts + 1] = true, part end
   end
+  if #parts == 0 then return { 'ok', {}, {}, {} } end
 end
+local returned = call('ZCOUNT', key('z' .. flag), '-inf', num(now))
+for _, part in ipairs(parts) do returned = returned + call('ZCARD', key('r' .. flag .. '.' .. part)) end
 
 local AGAIN, asked = 100, limit
 local deadline = timeout and num(now + timeout) or ARGV[10]
@@ -68,7 +76,8 @@ else
   --#include promote
   --#include line
   local again, chosen, some = {}, {}, {}
-  promote(flag, now)
+  -- The head of a fenced line is exact: the caller asks until all that is due has its place in it.
+  if promote(flag, now) == PROMOTE and fenced then return { 'more', {}, {}, {} } end
   local used = lanes_of(flag, known[3], wanted)
   for rank = 0, 9 do
     local lane, left = num(9 - rank), limit - #ids
@@ -112,6 +121,9 @@ else
       extras[#extras + 1] = past[i] or ''
     end
     call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', #again, 'STREAMS', key('a' .. flag), '>')
+    local counts = {}
+    for _, row in ipairs(rows) do counts[row.part] = (counts[row.part] or 0) + 1 end
+    for part, n in pairs(counts) do call('HINCRBY', KEYS[1], 'again' .. flag .. '.' .. part, n) end
   end
 end
 if #ids == 0 then return { 'ok', {}, {}, {} } end

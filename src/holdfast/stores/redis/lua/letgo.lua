@@ -4,6 +4,7 @@ local function let_go(row, id)
   if row.state == 'F' then stream = lane_of(row.part, row.lane) end
   call('XACK', stream, GROUP, row.entry .. '-0')
   call('XDEL', stream, row.entry .. '-0')
+  if row.state == 'L' then call('HINCRBY', KEYS[1], 'again' .. row.flag .. '.' .. row.part, -1) end
   call('ZREM', key('d' .. row.flag), row.token)
   local name = call_of(row.token)
   local at, batch, owner = string.match(call('HGET', key('k'), name) or '0  ', '^(%d+) (%S*) (.*)$')

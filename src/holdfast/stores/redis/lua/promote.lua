@@ -9,10 +9,11 @@ local function promote(flag, now)
   local rows, parts = hmget('x', ids), {}
   for i = 1, #due do
     rows[i] = read(rows[i])
-    parts[rows[i].part] = true
+    parts[rows[i].part] = (parts[rows[i].part] or 0) + 1
   end
   for part in pairs(parts) do call('ZCARD', key('r' .. flag .. '.' .. part)) end
   call('ZREM', key('z' .. flag), unpack(due))
+  for part, n in pairs(parts) do call('HINCRBY', KEYS[1], 'late' .. flag .. '.' .. part, -n) end
   for i = 1, #due do
     local row = rows[i]
     call('ZADD', key('r' .. flag .. '.' .. row.part), score(row.lane, row.place), ids[i])

@@ -1,6 +1,6 @@
 -- Apply transitions one after the other, each whole or not at all; an answer for each:
 -- "a" applied, "r" had been applied before, "s" stale.
--- KEYS: c m x e k kn, of both queues d z b a w r log li, and the lanes that the tokens name.
+-- KEYS: c m x e k kn, of both queues d z b a w r v log li, and the lanes that the tokens name.
 -- ARGV: now, partitions, then 16 values for each: see WIDTH and `settle`.
 --#include common
 --#include rows
@@ -15,6 +15,7 @@ local specs = call('HMGET', KEYS[1], 'spec0', 'spec1', 'lanes', 'parts')
 if specs[4] and specs[4] ~= ARGV[2] then return { 'parts', specs[4] } end
 for flag = 0, 1 do
   call('ZCARD', key('d' .. flag)); call('ZCARD', key('z' .. flag)); call('LLEN', key('w' .. flag))
+  call('XLEN', key('v' .. flag))
   call('XLEN', key('log' .. flag)); call('HLEN', key('li' .. flag)); call('ZCARD', key('b' .. flag))
 end
 call('HLEN', key('k')); call('HLEN', key('kn')); call('HLEN', key('e')); call('HLEN', key('m'))
@@ -41,13 +42,16 @@ local function leave(row, id)
     call('XDEL', lane_of(row.part, row.lane), row.entry .. '-0')
   elseif row.state == 'W' then
     call('ZREM', key('r' .. row.flag .. '.' .. row.part), id)
-    call('ZREM', key('z' .. row.flag), row.seq .. id)
+    if call('ZREM', key('z' .. row.flag), row.seq .. id) == 1 then
+      call('HINCRBY', KEYS[1], 'late' .. row.flag .. '.' .. row.part, -1)
+    end
   else
     return let_go(row, id)
   end
   return '-', ''
 end
 
+local back = {}
 local function settle(at)
   local id, token, flag, verb, target, overdue, place, to, tail, lane, available, deadline, attempts,
     history, status, result = unpack(ARGV, at, at + WIDTH - 1)
@@ -90,10 +94,11 @@ local function settle(at)
     if history ~= '' then call('HSET', key('e'), id, history) end
     if tonumber(available) > now then
       call('ZADD', key('z' .. to), available, row.seq .. id)
+      call('HINCRBY', KEYS[1], 'late' .. to .. '.' .. row.part, 1)
     else
       call('ZADD', key('r' .. to .. '.' .. row.part), score(lane, row.place), id)
     end
-    wake(to)
+    back[to] = true
     return 'a'
   end
   local past = history ~= '' and history or call('HGET', key('e'), id)
@@ -113,4 +118,9 @@ end
 
 local answers = {}
 for at = 3, #ARGV, WIDTH do answers[#answers + 1] = settle(at) end
+for to in pairs(back) do
+  --#include news
+  wake(to)
+  news(to)
+end
 return answers
