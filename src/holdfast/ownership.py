@@ -195,8 +195,8 @@ class Owner:
     def seize(self) -> list[Part]:
         """Claim every partition that is free, or ours; those of them that can be worked now."""
         now = self._at.clock.now()
-        self._spec, self._policy = self.queue.spec, self.queue.policy
         depths = self._at.store.depths(self.queue.name, now)
+        self._spec, self._policy = self.queue.spec, self.queue.policy
         with self._lock:
             self._parts.clear()  # nothing is kept between two batches but the claims
         fresh: list[Part] = []
@@ -282,8 +282,8 @@ class Owner:
         """Towards an equal share. Every consumer does the same sum on the same facts."""
         store, now = self._at.store, self._at.clock.now()
         try:
-            self._spec, self._policy = self.queue.spec, self.queue.policy
             depths = store.depths(self.queue.name, now)
+            self._spec, self._policy = self.queue.spec, self.queue.policy
         except QueueNotFound:
             work = Work()
             for part in self._held():

@@ -77,6 +77,7 @@ class Crowd:
         """It goes on by itself when the time is over; nothing else is done to it meanwhile."""
         process = self.alive.pop(name)
         process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
         since = time.monotonic_ns()
 
         def thaw() -> None:
@@ -95,6 +96,12 @@ class Crowd:
         for process in self.alive.values():
             process.kill()
             process.wait()
+
+
+def is_stopped(pid: int) -> bool:
+    """Each of its threads: a signal takes a moment to arrive."""
+    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
 
 
 @pytest.fixture

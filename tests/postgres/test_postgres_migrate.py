@@ -240,6 +240,41 @@ def test_a_later_script_is_run_once_and_keeps_what_is_there(
     assert ("version", str(len(migrations()) + 1)) in rows
 
 
+# What the first two scripts made, and what the code that came with them stored there.
+BEFORE = """
+INSERT INTO {s}.queue (qid, name, partitions, paused, policy, created_at, revision) VALUES
+  (2, 'orders', 1, false, '{{"max_attempts": 3}}', 1, 1), (3, 'orders.dlq', 1, false, '{{}}', 1, 1),
+  (4, 'split', 2, false, '{{}}', 1, 1), (5, 'split.dlq', 2, false, '{{}}', 1, 1);
+INSERT INTO {s}.message (seq, place, available_at, enqueued_at, home, qid, part, attempts, state,
+  rank, priority, split, id, body)
+SELECT n, n, 1, 1, qid / 2, qid, n %% partitions, 0, 0, 9, 0, partitions > 1, gen_random_uuid(),
+  n::text::bytea
+FROM {s}.queue, generate_series(1, 4) n WHERE qid %% 2 = 0;
+INSERT INTO {s}.delta (qid, part, ready) VALUES (2, 0, 4), (4, 0, 2), (4, 1, 2);
+SELECT setval('{s}.seq', 10), setval('{s}.home', 10);
+"""
+
+
+def test_a_schema_from_before_queues_were_ordered_goes_on(
+    postgres_url: str, admin: psycopg.Connection[Any]
+) -> None:
+    schema = schema_of(postgres_url)
+    for script in migrations(schema=schema)[:2]:
+        admin.execute(script)
+    for statement in BEFORE.format(s=schema).replace("%%", "%").split(";\n"):
+        if statement.strip():
+            admin.execute(statement)
+    with holdfast.connect(postgres_url) as hf:
+        orders, split = hf.queue("orders"), hf.queue("split")
+        assert [(q.spec.ordered, q.spec.starts) for q in (orders, split)] == [(False, (0,))] * 2
+        assert orders.spec.policy.max_attempts == 3
+        assert [lease.message.payload for lease in split.lease(9, partitions=[1])] == [1, 3]
+        orders = hf.queue("orders", partitions=2)
+        assert [lease.message.payload for lease in orders.lease(9, partitions=[0])] == [1, 2, 3, 4]
+    rows = catalog(admin, postgres_url)
+    assert ("version", str(len(migrations()))) in rows
+
+
 # By somebody else
 
 

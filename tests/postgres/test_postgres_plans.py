@@ -17,7 +17,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, State, View
+from holdfast.store import LeaseAsk, State, View, partition_claim
 from holdfast.stores import open_store
 from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
@@ -160,6 +160,28 @@ def _hold_and_release(hf: Holdfast, queue: Queue) -> None:
     queue.settle([(lease, holdfast.Release()) for lease in leases])
 
 
+def _owned(hf: Holdfast, queue: Queue, *, batch: str | None = None) -> LeaseAsk:
+    """What the owner of partition 0 asks for."""
+    now = hf.context.clock.now()
+    claim = hf.store.claim(partition_claim(queue.name, 0), "me", 10_000, now)
+    assert claim is not None
+    token = secrets.token_hex(8)
+    return LeaseAsk(queue.name, 50, "me", token, 30_000, (0,), batch, (claim.epoch,))
+
+
+def _lease_owned(hf: Holdfast, queue: Queue) -> None:
+    leases = hf.store.lease(_owned(hf, queue), hf.context.clock.now())
+    assert leases
+    queue.settle([(lease, holdfast.Release()) for lease in leases])
+
+
+def _hold_owned(hf: Holdfast, queue: Queue) -> None:
+    batch = secrets.token_hex(8)
+    assert hf.store.hold(_owned(hf, queue, batch=batch), hf.context.clock.now())
+    leases = hf.store.leased(queue.name, batch, None, 100)
+    queue.settle([(lease, holdfast.Release()) for lease in leases])
+
+
 def _records(hf: Holdfast, queue: Queue) -> None:
     kept = [f"{queue.name}/{n}" for n in range(3)]
     for name in kept:
@@ -186,6 +208,9 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "a page further on": lambda hf, queue: hf.store.browse(View(queue.name), "4.100", 20, 0),
     "delayed": lambda hf, queue: hf.store.browse(View(queue.name, State.DELAYED), None, 20, 0),
     "leased": lambda hf, queue: hf.store.browse(View(queue.name, State.LEASED), None, 20, 0),
+    "lease of an owner": _lease_owned,
+    "hold of an owner": _hold_owned,
+    "depths": lambda hf, queue: hf.store.depths(queue.name, 0),
     "hold and finish": _hold_and_finish,
     "hold and release": _hold_and_release,
     "records": _records,
@@ -217,6 +242,8 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
 KEPT_TO: dict[str, set[str]] = {
     store.LEASE: {"message_ready", "message_delayed"},
     store.HOLD: {"message_ready", "message_delayed"},
+    store.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    store.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
     store.PROMOTE: {"message_delayed"},
     store.BATCH: {"message_batch"},
     store.OVERDUE: {"message_leased"},
@@ -257,6 +284,38 @@ def test_plans_made_while_all_is_empty_are_the_right_ones_already(
         used = re.findall(r"using ((?:message|record)_\w+)", plan)
         assert set(used) == indexes, f"{statement}\n{plan}"
         assert not re.search(r"Seq Scan on \w*(message|log|record)", plan), plan
+
+
+KEPT_TO_OF_PARTITIONS: dict[str, set[str]] = {
+    store.LEASE_PARTS: {"message_ready_split", "message_delayed"},
+    store.LEASE_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    store.HOLD_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    store.READY_IN: {"message_ready_split"},
+    store.HEADS: {"message_ready", "message_ready_split"},
+    store.SPLIT.format(state=0): {"message_ready"},
+    store.SPLIT.format(state=1): {"message_delayed"},
+}
+
+
+def test_so_are_those_of_a_queue_with_partitions(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with holdfast.connect(postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
+        queue = hf.queue("orders")
+        queue.enqueue_many(range(100))
+        queue = hf.queue("orders", partitions=3)
+        for act in (_lease_owned, _hold_owned):
+            act(hf, queue)
+        queue.enqueue_many(range(100))
+        assert queue.lease(10, partitions=[1, 2, 3])
+        hf.store.wait(["orders"], clock.now(), 30, partitions=[1, 2, 3])
+        hf.store.depths("orders", clock.now())
+        seen = dict(zip(watched.statements, watched.plans, strict=True))
+    for statement, indexes in KEPT_TO_OF_PARTITIONS.items():
+        plan = seen[hf.store._sql(statement)]
+        assert set(re.findall(r"using (message_\w+)", plan)) == indexes, f"{statement}\n{plan}"
+        assert not re.search(r"Seq Scan on \w*(message|claim|queue)", plan), plan
 
 
 @pytest.mark.promise("LIFE-12")

@@ -107,7 +107,9 @@ FROM unnest(%(ids)s, %(states)s, %(ranks)s, %(places)s, %(available_ats)s, %(att
 WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
 """
 # Primary key. A queue that somebody is deleting is waited for; one that is gone has no row.
-TARGET = "SELECT qid, partitions > 1 FROM holdfast.queue WHERE name = %(name)s FOR KEY SHARE"
+TARGET = """
+SELECT qid, partitions > 1 OR split FROM holdfast.queue WHERE name = %(name)s FOR KEY SHARE
+"""
 HELD_THERE = """
 SELECT id::text FROM holdfast.message WHERE home = %(home)s AND id = ANY(%(ids)s)
 """

@@ -10,7 +10,8 @@ from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
 # number is drawn. A held id is skipped; which ones were is told only if any was.
 ENQUEUE = """
 WITH q AS (
-  SELECT qid, partitions > 1 AS split FROM holdfast.queue WHERE name = %(queue)s FOR KEY SHARE
+  SELECT qid, partitions > 1 OR split AS split
+  FROM holdfast.queue WHERE name = %(queue)s FOR KEY SHARE
 ), numbered AS (
   SELECT nextval('holdfast.seq') AS seq, q.qid, q.split, s.*
   FROM q CROSS JOIN unnest(
@@ -85,15 +86,17 @@ SELECT ctid FROM (
 ) best
 """
 # By row address: the rows were just locked, and no plan is faster or steadier. "state + 0", because
-# "state = 0" would invite the index of all that is ready.
+# "state = 0" would invite the index of all that is ready. Who asks for some partitions by an index
+# that knows none (`any` is false) gets nothing once the queue has more than one.
 _TAKE = f"""
-WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
+WITH q AS (SELECT qid, partitions FROM holdfast.queue WHERE name = %(queue)s AND NOT paused),
 leased AS (
   UPDATE holdfast.message SET
     state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
     leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = %(batch)s,
     verb = NULL, deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)
   WHERE ctid = ANY (ARRAY({{pick}})) AND state + 0 = 0
+    AND (%(any)s OR (SELECT partitions FROM q) = 1)
   RETURNING rank, place, qid, token, deadline, {COLUMNS}
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, ready, leased)
@@ -104,13 +107,38 @@ SELECT rank, place, token, deadline, {COLUMNS.replace("id::text", "id")} FROM le
 LEASE = _TAKE.format(pick=PICK)
 LEASE_PARTS = _TAKE.format(pick=PICK_PARTS)
 LEASE_ABOVE = _TAKE.format(pick=PICK_ABOVE)
+
+# Of partitions by their claims: index claim_pkey. The claims stay locked until the lease is there:
+# whoever takes one over waits for that, or was first and is seen. Locked messages are waited for,
+# and found by their ids: what was waited for has moved to another address.
+_OWNED = """
+owned AS (
+  SELECT a.part FROM unnest(%(partitions)s, %(claims)s, %(epochs)s) AS a (part, claim, epoch)
+  CROSS JOIN LATERAL (
+    SELECT 1 FROM holdfast.claim WHERE name = a.claim AND owner = %(owner)s
+      AND claim.epoch = a.epoch AND expires_at > %(now)s FOR SHARE) held
+),
+leased AS ("""
+_TAKE_OWNED = _TAKE.replace("\nleased AS (", _OWNED).replace(
+    "WHERE ctid = ANY", "WHERE home = (SELECT qid / 2 FROM q) AND id = ANY"
+)
+PICK_OWNED_PARTS = (
+    PICK_PARTS.replace("unnest(%(partitions)s) AS p (part)", "owned p")
+    .replace("ctid", "id")
+    .replace(" SKIP LOCKED", "")
+)
+# Index message_ready: of a queue that has one partition.
+PICK_OWNED = PICK_OWNED_PARTS.replace("split AND part = p.part", "p.part = 0")
+LEASE_OWNED = _TAKE_OWNED.format(pick=PICK_OWNED)
+LEASE_OWNED_PARTS = _TAKE_OWNED.format(pick=PICK_OWNED_PARTS)
+
 # The same for `hold`: no deadline, and only told how many.
-HOLD, HOLD_PARTS = (
+HOLD, HOLD_PARTS, HOLD_OWNED, HOLD_OWNED_PARTS = (
     statement[: statement.rindex("SELECT rank")].replace(
         "%(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)", str(NO_DEADLINE)
     )
     + "SELECT count(*) FROM leased"
-    for statement in (LEASE, LEASE_PARTS)
+    for statement in (LEASE, LEASE_PARTS, LEASE_OWNED, LEASE_OWNED_PARTS)
 )
 # When another consumer is at what is due: the rest does not wait for that.
 ANYWAY = {
@@ -132,6 +160,8 @@ WITH due AS (
 )
 SELECT count(*) FROM due
 """
+# For who must have all that is due: what another consumer is at is waited for.
+PROMOTE_ALL = PROMOTE.replace(" SKIP LOCKED", "")
 # Indexes message_ready and message_delayed.
 ANYTHING = """
 SELECT name, qid, paused, partitions,
@@ -139,6 +169,12 @@ SELECT name, qid, paused, partitions,
   (SELECT available_at FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1
    ORDER BY available_at LIMIT 1)
 FROM holdfast.queue q WHERE name = ANY(%(names)s)
+"""
+# Index message_ready_split.
+READY_IN = """
+SELECT 1 FROM unnest(%(partitions)s) AS p (part) CROSS JOIN LATERAL (
+  SELECT 1 FROM holdfast.message
+  WHERE qid = %(qid)s AND state = 0 AND split AND part = p.part LIMIT 1) r LIMIT 1
 """
 
 # Index message_leased. What somebody is settling at this moment is passed over.
@@ -161,7 +197,8 @@ FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
 """
 
 SPEC = """
-SELECT qid, name, partitions, policy, paused, created_at, revision FROM holdfast.queue
+SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
+FROM holdfast.queue
 """
 END = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM holdfast.seq"
 
@@ -175,6 +212,11 @@ LEFT JOIN LATERAL (SELECT sum(ready) AS ready, sum(delayed) AS delayed, sum(leas
 LEFT JOIN LATERAL (SELECT sum(ready + delayed + leased) AS dead FROM holdfast.delta
   WHERE qid = q.qid + 1 AND q.qid %% 2 = 0) x ON true
 WHERE q.name = ANY(%(names)s)
+"""
+# Of each partition.
+DEPTH = """
+SELECT part, sum(ready)::bigint, sum(delayed)::bigint, sum(leased)::bigint
+FROM holdfast.delta WHERE qid = %(qid)s GROUP BY part
 """
 # The head of each lane: index message_ready, or message_ready_split where there are partitions.
 HEADS = """
@@ -199,10 +241,28 @@ GROUP BY qid, part, rank
 """
 
 PUT_QUEUE = """
-INSERT INTO holdfast.queue (qid, name, partitions, paused, policy, created_at, revision)
-VALUES (%(qid)s, %(name)s, %(partitions)s, %(paused)s, %(policy)s, %(created_at)s, %(revision)s)
+INSERT INTO holdfast.queue (qid, name, partitions, paused, policy, created_at, revision, ordered,
+  starts)
+VALUES (%(qid)s, %(name)s, %(partitions)s, %(paused)s, %(policy)s, %(created_at)s, %(revision)s,
+  %(ordered)s, %(starts)s)
 ON CONFLICT (name) DO UPDATE SET partitions = excluded.partitions, paused = excluded.paused,
-  policy = excluded.policy, created_at = excluded.created_at, revision = excluded.revision
+  policy = excluded.policy, created_at = excluded.created_at, revision = excluded.revision,
+  ordered = excluded.ordered, starts = excluded.starts
+"""
+# Waits for everybody who is enqueueing; whoever comes later marks what they store.
+SPLIT_NEW = """
+WITH q AS (SELECT qid FROM holdfast.queue WHERE name = %(name)s AND partitions = 1 FOR UPDATE)
+UPDATE holdfast.queue SET split = true WHERE qid = (SELECT qid FROM q) RETURNING qid
+"""
+# Indexes message_delayed and message_ready. Repeated until there is none.
+SPLIT = """
+WITH whole AS (
+  SELECT ctid FROM holdfast.message
+  WHERE qid = %(qid)s AND state = {state} AND NOT split LIMIT %(limit)s FOR UPDATE
+), done AS (
+  UPDATE holdfast.message SET split = true WHERE ctid = ANY (ARRAY(SELECT ctid FROM whole))
+)
+SELECT count(*) FROM whole
 """
 CLAIM = """
 INSERT INTO holdfast.claim AS c (name, owner, epoch, expires_at)
@@ -212,6 +272,7 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.e
 WHERE c.owner = excluded.owner OR c.expires_at <= %(now)s
 RETURNING epoch
 """
+CLAIMS = "SELECT name, owner, epoch, expires_at FROM holdfast.claim WHERE name = ANY(%(names)s)"
 # Index log_finished.
 OLDEST = """
 SELECT finished_at, seq FROM holdfast.log WHERE qid = %(qid)s

@@ -30,6 +30,7 @@ from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
     Claim,
+    Depth,
     Enqueued,
     Event,
     LeaseAsk,
@@ -42,6 +43,7 @@ from holdfast.store import (
     Transition,
     Verb,
     View,
+    partition_claim,
 )
 from holdfast.stores import page_of, read_cursor
 from holdfast.stores.postgres import arrays, arrow, browse, records, settle, upkeep
@@ -67,6 +69,8 @@ from holdfast.stores.postgres.statements import (
     ANYWAY,
     BATCH,
     CLAIM,
+    CLAIMS,
+    DEPTH,
     DEPTHS,
     DUE,
     END,
@@ -76,10 +80,14 @@ from holdfast.stores.postgres.statements import (
     GET,
     HEADS,
     HOLD,
+    HOLD_OWNED,
+    HOLD_OWNED_PARTS,
     HOLD_PARTS,
     HOLDS,
     LEASE,
     LEASE_ABOVE,
+    LEASE_OWNED,
+    LEASE_OWNED_PARTS,
     LEASE_PARTS,
     LOOK,
     MADE,
@@ -87,9 +95,13 @@ from holdfast.stores.postgres.statements import (
     OLDEST,
     OVERDUE,
     PROMOTE,
+    PROMOTE_ALL,
     PURGE,
     PUT_QUEUE,
+    READY_IN,
     SPEC,
+    SPLIT,
+    SPLIT_NEW,
     THERE,
     TRIM,
 )
@@ -103,6 +115,10 @@ EVENTS_KEPT = 1000
 SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
+SPLIT_MAX = 10_000
+"""Messages that are marked at a time when a queue gets a second partition."""
+LOOK_AGAIN_S = 0.01
+"""Who waits for some partitions looks no more often, whatever comes into the others."""
 FOLD_EVERY = 256
 """Writes of one process after which it folds the counts."""
 EVENTS = "event"
@@ -191,16 +207,19 @@ class PostgresStore:
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         self._forget_specs()
+        for spec in specs:
+            if spec.revision and spec.partitions > 1:
+                self._split(spec.name)
 
         def put(db: Connection) -> bool:
             db.execute(
                 "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.queue",)
             )
-            stored = {row[1]: row for row in db.execute(self._sql(SPEC)).fetchall()}
-            revisions = {name: row[-1] for name, row in stored.items()}
+            stored = db.execute(self._sql(SPEC)).fetchall()
+            revisions = {row[1]: _spec(row).revision for row in stored}
             if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
                 return False
-            qids = {name: row[0] for name, row in stored.items()}
+            qids = {row[1]: row[0] for row in stored}
             for spec in specs:
                 qids[spec.name] = self._qid(db, spec.name, qids)
                 bind: dict[str, Any] = {
@@ -211,6 +230,8 @@ class PostgresStore:
                     "policy": msgspec.json.encode(spec.policy.to_dict()).decode(),
                     "created_at": spec.created_at,
                     "revision": spec.revision + 1,
+                    "ordered": spec.ordered,
+                    "starts": list(spec.starts),
                 }
                 db.execute(self._sql(PUT_QUEUE), bind)
             return True
@@ -219,6 +240,15 @@ class PostgresStore:
         self._forget_specs()
         self._wake.tell([spec.name for spec in specs])
         return done
+
+    def _split(self, name: str) -> None:
+        """Mark the messages of a queue that has one partition, before it gets a second one: from
+        then on they are found by their partition only if they are marked. In steps, so that nobody
+        waits for long. What is leased is marked when it comes back."""
+        for (qid,) in self._run(SPLIT_NEW, {"name": name}):
+            for state in (DELAYED, READY):
+                while self._run(SPLIT.format(state=state), {"qid": qid, "limit": SPLIT_MAX})[0][0]:
+                    pass
 
     def _qid(self, db: Connection, name: str, known: dict[str, int]) -> int:
         """The queue's number; a new one lies beside that of its source or its dead-letter queue."""
@@ -314,43 +344,45 @@ class PostgresStore:
         return [answers[n] for n in range(len(messages))]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        rows = self._lease(ask, now, LEASE, LEASE_PARTS, self._take)
+        take = self._take if ask.epochs is None else self._take_exactly
+        rows = self._lease(ask, now, _LEASES, take)
         return [take_lease(row, ask, now) for row in rows or ()]
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         def count(statement: str, bind: dict[str, Any]) -> int:
             return self._run(statement, bind)[0][0]
 
-        return self._lease(ask, now, HOLD, HOLD_PARTS, count) or 0
+        return self._lease(ask, now, _HOLDS, count) or 0
 
     def _lease(
         self,
         ask: LeaseAsk,
         now: int,
-        statement: str,
-        of_partitions: str,
+        statements: dict[tuple[bool, bool], str],
         take: Callable[[str, dict[str, Any]], T],
     ) -> T | None:
-        bind: dict[str, Any] = {
-            "queue": ask.queue,
-            "limit": ask.limit,
-            "owner": ask.owner,
-            "base": token_base(ask.token),
-            "timeout": ask.timeout_ms,
-            "batch": ask.batch,
-            "now": now,
-        }
-        if ask.partitions is not None and self._must_exist(ask.queue).spec.partitions > 1:
-            statement = of_partitions
-            bind["partitions"] = list(ask.partitions)
-        elif ask.partitions is not None and 0 not in ask.partitions:
+        split, owned = self._is_split(ask), ask.epochs is not None
+        if ask.partitions is not None and not split and 0 not in ask.partitions:
             return None
+        statement, bind = statements[owned, split], _lease_bind(ask, now, split)
         taken = take(statement, bind)
-        if not taken and self._promote(ask.queue, now):
-            taken = take(statement, bind) or take(ANYWAY[statement], bind)
+        if not taken and self._promote(ask.queue, now, every=owned):
+            taken = take(statement, bind)
+            if not taken and not owned:
+                taken = take(ANYWAY[statement], bind)
         if taken:
             self._fold()
+        elif self._is_split(ask) != split:
+            return self._lease(ask, now, statements, take)
         return taken
+
+    def _is_split(self, ask: LeaseAsk) -> bool:
+        """Whether it asks for some partitions of a queue that has several."""
+        if ask.partitions is None:
+            return False
+        if max(ask.partitions, default=0) >= self._must_exist(ask.queue).spec.partitions:
+            self._known.pop(ask.queue, None)  # somebody knows better
+        return self._must_exist(ask.queue).spec.partitions > 1
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         bind: dict[str, Any] = {
@@ -385,15 +417,23 @@ class PostgresStore:
         mark.note(rows, seconds=end - start, now=end, bounded=lows is not None)
         return rows
 
-    def _promote(self, queue: str, now: int) -> bool:
+    def _take_exactly(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return sorted(self._run(statement, bind), key=_in_line)
+
+    def _promote(self, queue: str, now: int, *, every: bool) -> bool:
         """Make ready what is due. Whether there is, or was a moment ago, anything to lease."""
         found = self._run(ANYTHING, {"names": [queue]})
         if not found:
             raise QueueNotFound(f"no queue {queue!r}")
-        _, qid, paused, _, ready, due = found[0]
+        _, qid, paused, partitions, ready, due = found[0]
+        self._forget_unless(queue, partitions)
         if paused or due is None or due > now:
             return ready and not paused
-        self._run(PROMOTE, {"qid": qid, "now": now, "limit": PROMOTE_MAX})
+        bind = {"qid": qid, "now": now, "limit": PROMOTE_MAX}
+        if not every:
+            self._run(PROMOTE, bind)
+        while every and self._run(PROMOTE_ALL, bind)[0][0]:
+            pass
         return True
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
@@ -478,23 +518,59 @@ class PostgresStore:
 
     def _stats(self, db: Connection, queues: Sequence[str], now: int) -> dict[str, QueueStats]:
         rows = db.execute(self._sql(DEPTHS), {"names": list(queues)}, binary=True).fetchall()
-        whole = [row[1] for row in rows if row[3] == 1]
-        split = [(row[1], row[3]) for row in rows if row[3] > 1]
-        heads: dict[tuple[int, int, int], tuple[int, int]] = {}
+        parts, heads = self._heads(db, {row[1]: row[3] for row in rows}, now)
+        due: Counter[int] = Counter()
+        for (qid, _), n in parts.items():
+            due[qid] += n
+        return {row[0]: _one_stats(row, heads, due[row[1]], now) for row in rows}
+
+    def _heads(
+        self, db: Connection, queues: dict[int, int], now: int
+    ) -> tuple[Counter[tuple[int, int]], _Heads]:
+        """Of queues by their number of partitions: how many are due in each of these, and the place
+        and the time of the first of each of its lanes."""
+        split = {qid: n for qid, n in queues.items() if n > 1}
+        heads: _Heads = {}
         bind: dict[str, Any] = {
-            "whole": arrays.ints(whole),
-            "split": arrays.ints([qid for qid, _ in split]),
-            "partitions": arrays.ints([n for _, n in split]),
+            "whole": arrays.ints([qid for qid in queues if qid not in split]),
+            "split": arrays.ints(list(split)),
+            "partitions": arrays.ints(list(split.values())),
         }
         for qid, part, rank, *head in db.execute(self._sql(HEADS), bind, binary=True):
             heads[qid, part, rank] = (head[0], head[1])
-        due: Counter[int] = Counter()
-        bind = {"qids": [row[1] for row in rows], "now": now}
+        due: Counter[tuple[int, int]] = Counter()
+        bind = {"qids": list(queues), "now": now}
         for qid, part, rank, *head, n in db.execute(self._sql(DUE), bind, binary=True):
-            due[qid] += n
+            due[qid, part] += n
             first = (head[0], head[1])
             heads[qid, part, rank] = min(heads.get((qid, part, rank), first), first)
-        return {row[0]: _one_stats(row, heads, due[row[1]], now) for row in rows}
+        return due, heads
+
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        depths: list[Depth] = self._snapshot(lambda db: self._depths(db, queue, now))
+        self._forget_unless(queue, len(depths))
+        return depths
+
+    def _depths(self, db: Connection, queue: str, now: int) -> list[Depth]:
+        shape = "SELECT qid, partitions FROM holdfast.queue WHERE name = %(name)s"
+        row = db.execute(self._sql(shape), {"name": queue}).fetchone()
+        if row is None:
+            raise QueueNotFound(f"no queue {queue!r}")
+        qid, partitions = row
+        counts = {
+            part: counts
+            for part, *counts in db.execute(self._sql(DEPTH), {"qid": qid}, binary=True)
+        }
+        due, heads = self._heads(db, {qid: partitions}, now)
+        oldest: dict[int, int] = {}
+        for (_, part, _), (_, at) in heads.items():
+            oldest[part] = min(oldest.get(part, at), at)
+        depths: list[Depth] = []
+        for part in range(partitions):
+            ready, delayed, leased = counts.get(part, (0, 0, 0))
+            n = due[qid, part]
+            depths.append(Depth(part, ready + n, delayed - n, leased, oldest.get(part)))
+        return depths
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
@@ -541,6 +617,11 @@ class PostgresStore:
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         rows = self._run(CLAIM, {"name": name, "owner": owner, "ttl": ttl_ms, "now": now})
         return Claim(name, owner, rows[0][0], now + ttl_ms) if rows and ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        rows = self._run(CLAIMS, {"names": arrays.texts(names)})
+        found = {row[0]: Claim(*row) for row in rows}
+        return [found.get(name) for name in names]
 
     def put_record(
         self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
@@ -592,21 +673,49 @@ class PostgresStore:
         )
         return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        until = clock.monotonic() + timeout
+        while (left := until - clock.monotonic()) > 0:
+            begun = clock.monotonic()
+            if self._wait(queues, now, left, partitions) or partitions is None:
+                return
+            clock.sleep(max(0.0, min(begun + LOOK_AGAIN_S, until) - clock.monotonic()))
+            now += round((clock.monotonic() - begun) * 1000)
+
+    def _wait(
+        self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
+    ) -> bool:
+        """Whether there is something to lease; looks, and then waits for news."""
         seen = self._wake.watch(queues)
         found = self._run(ANYTHING, {"names": list(queues)})
         missing = set(queues) - {row[0] for row in found}
         if missing:
             raise QueueNotFound(f"no queue {min(missing)!r}")
         ahead = [timeout]
-        for _, _, paused, _, ready, due in found:
+        for _, qid, paused, of, ready, due in found:
             if paused:
                 continue
-            if ready or (due is not None and due <= now):
-                return
+            if due is not None and due <= now:  # whoever leases makes them ready, wherever they are
+                return True
+            if ready and (partitions is None or self._ready_in(qid, of, partitions)):
+                return True
             if due is not None:
                 ahead.append((due - now) / 1000)
         self._wake.wait(seen, min(ahead))
+        return False
+
+    def _ready_in(self, qid: int, of: int, partitions: Sequence[int]) -> bool:
+        """Whether some of these `partitions` of a queue that has `of` has anything ready."""
+        if of == 1:
+            return 0 in partitions
+        bind = {"qid": qid, "partitions": arrays.ints(partitions)}
+        return bool(self._run(READY_IN, bind))
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Vacuum what is written most, fold the counts, make and drop the log's days."""
@@ -656,6 +765,12 @@ class PostgresStore:
             raise QueueNotFound(f"no queue {name!r}")
         return known
 
+    def _forget_unless(self, name: str, partitions: int) -> None:
+        """Nobody who has seen a queue's new partitions is shown its old settings after that."""
+        known = self._known.get(name)
+        if known is not None and known.spec.partitions != partitions:
+            self._known.pop(name, None)
+
     def _forget_specs(self) -> None:
         self._known.clear()
 
@@ -668,7 +783,21 @@ class PostgresStore:
                 self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
 
 
+_Heads = dict[tuple[int, int, int], tuple[int, int]]
 _RANKS = arrays.ints(range(LANES))
+# By whether it is fenced by claims, and whether it is of some partitions among several.
+_LEASES = {
+    (False, False): LEASE,
+    (False, True): LEASE_PARTS,
+    (True, False): LEASE_OWNED,
+    (True, True): LEASE_OWNED_PARTS,
+}
+_HOLDS = {
+    (False, False): HOLD,
+    (False, True): HOLD_PARTS,
+    (True, False): HOLD_OWNED,
+    (True, True): HOLD_OWNED_PARTS,
+}
 _in_line = itemgetter(0, 1)
 
 
@@ -710,13 +839,33 @@ def in_schema(statement: str, schema: str) -> LiteralString:
 
 
 def _spec(row: tuple[Any, ...]) -> QueueSpec:
-    _, name, partitions, policy, paused, created_at, revision = row
-    return QueueSpec(name, partitions, _policy(policy), paused, created_at, revision)
+    _, name, partitions, policy, paused, created_at, revision, ordered, starts = row
+    plain = (name, partitions, _policy(policy), paused, created_at, revision)
+    return QueueSpec(*plain, ordered, tuple(starts))
 
 
 @lru_cache(maxsize=1000)
 def _policy(stored: str) -> Policy:
     return Policy.from_dict(msgspec.json.decode(stored))
+
+
+def _lease_bind(ask: LeaseAsk, now: int, split: bool) -> dict[str, Any]:
+    bind: dict[str, Any] = {
+        "queue": ask.queue,
+        "limit": ask.limit,
+        "owner": ask.owner,
+        "base": token_base(ask.token),
+        "timeout": ask.timeout_ms,
+        "batch": ask.batch,
+        "now": now,
+        "any": split or ask.partitions is None,
+    }
+    if ask.partitions is not None:
+        bind["partitions"] = arrays.ints(ask.partitions)
+        if ask.epochs is not None:
+            names = [partition_claim(ask.queue, part) for part in ask.partitions]
+            bind |= {"claims": arrays.texts(names), "epochs": arrays.ints(ask.epochs)}
+    return bind
 
 
 def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueued]:
@@ -733,9 +882,7 @@ def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueue
     return answers
 
 
-def _one_stats(
-    row: tuple[Any, ...], heads: dict[tuple[int, int, int], tuple[int, int]], due: int, now: int
-) -> QueueStats:
+def _one_stats(row: tuple[Any, ...], heads: _Heads, due: int, now: int) -> QueueStats:
     name, qid, paused, _, ready, delayed, leased, done, dead = row
     oldest = min((head[1] for key, head in heads.items() if key[0] == qid), default=None)
     return QueueStats(
