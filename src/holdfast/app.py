@@ -25,6 +25,7 @@ from holdfast.queue import Context, Queue
 from holdfast.store import QueueSpec, QueueStats, Store, Subscription
 from holdfast.stores import open_store
 from holdfast.sweeper import Sweeper, Swept
+from holdfast.topic import Topic, is_hidden, open_topic, topics
 
 if TYPE_CHECKING:
     from holdfast.ownership import Consumer
@@ -98,8 +99,7 @@ class Holdfast:
         while True:
             stored = self._at.store.get_queue(name)
             if stored is None and not create:
-                known = [spec.name for spec in self._at.store.queues()]
-                raise QueueNotFound(f"no queue {name!r}; {did_you_mean(name, known)}")
+                raise QueueNotFound(f"no queue {name!r}; {did_you_mean(name, self._names())}")
             if stored is None:
                 wanted = self._new(name, partitions or 1, bool(ordered), given)
             else:
@@ -159,13 +159,36 @@ class Holdfast:
             raise FailedPrecondition(f"{of.name} is not ordered: lease from the queue itself")
         return Consumer(Owner(self._at, of, self._settings, batch=1), background=background)
 
+    def topic(
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        log: bool | None = None,
+        retention: float | None = None,
+    ) -> Topic:
+        """The topic of that name, made if it is new; what is given is changed.
+
+        It retains what is published for groups that are bound later: for `retention` seconds (7
+        days; 0 is for ever), or not at all with `log=False`.
+        """
+        return open_topic(self._at, self.queue, name, create=create, log=log, retention=retention)
+
+    def topics(self) -> list[Topic]:
+        """Every topic, by name."""
+        return topics(self._at, self.queue)
+
     def queues(self) -> list[Queue]:
         """Every queue, dead-letter queues included, by name."""
-        return [Queue(self._at, spec.name) for spec in self._at.store.queues()]
+        return [Queue(self._at, name) for name in self._names()]
+
+    def _names(self) -> list[str]:
+        """Of every queue but those that topics keep for themselves."""
+        return [spec.name for spec in self._at.store.queues() if not is_hidden(spec.name)]
 
     def stats(self) -> list[QueueStats]:
         """Of every queue; dead letters are counted with the queue they came from."""
-        names = [spec.name for spec in self._at.store.queues()]
+        names = self._names()
         homes = set(names)
         shown = [n for n in names if not (is_dlq(n) and n.removesuffix(".dlq") in homes)]
         return self._at.store.stats(shown, self._at.clock.now())

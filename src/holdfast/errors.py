@@ -39,6 +39,10 @@ class QueueNotFound(NotFound):
     """No queue has that name."""
 
 
+class GroupNotFound(NotFound):
+    """The topic has no group of that name."""
+
+
 class MessageNotFound(NotFound):
     """The queue and its log hold no message with that id."""
 

@@ -214,9 +214,7 @@ def in_use(spec: QueueSpec, depths: Sequence[Depth]) -> list[int]:
     Depths may be newer than the spec: partitions that it does not know of are none of its own.
     """
     newest, known = spec.starts[-1], depths[: spec.partitions]
-    return [
-        d.partition for d in known if d.partition >= newest or d.ready or d.delayed or d.leased
-    ]
+    return [d.partition for d in known if d.partition >= newest or d.ready or d.delayed or d.leased]
 
 
 def for_message(message: Message, policy: Policy) -> Policy:

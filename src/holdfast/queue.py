@@ -183,7 +183,7 @@ class Queue:
 
     def _enqueue(self, items: list[Any], within: Any, receipt: str | None = None) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
-        make = _Maker(spec, self._complete(spec), now)
+        make = Maker(spec, self._complete(spec), now)
         messages: list[Message] = []
         try:
             for item, id in zip(items, new_ids(len(items), now), strict=True):
@@ -447,7 +447,7 @@ def decide(
             return lifecycle.extended(lease, policy, now, length)
 
 
-class _Maker:
+class Maker:
     """Checks one outgoing message after the other and makes it what the store keeps."""
 
     def __init__(self, spec: QueueSpec, policy: Policy, now: int) -> None:

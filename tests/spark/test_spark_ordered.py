@@ -73,7 +73,7 @@ def test_handlers_on_spark_keep_a_key_in_order(
 def test_a_transformation_of_frames_holds_a_failed_key_back(
     hf: Holdfast, spark: SparkSession, tmp_path: Path
 ) -> None:
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812
 
     from holdfast import spark as hs
 

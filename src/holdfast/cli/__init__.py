@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.cli import dead, doctor, enqueue, leases, log, messages, queues, spark, stats, work
+from holdfast.cli import (
+    dead,
+    doctor,
+    enqueue,
+    leases,
+    log,
+    messages,
+    queues,
+    spark,
+    stats,
+    topics,
+    work,
+)
 from holdfast.cli.base import root
 
 __all__ = ["main", "root"]
 
-for module in (queues, enqueue, messages, leases, work, spark, stats, dead, log, doctor):
+for module in (queues, enqueue, topics, messages, leases, work, spark, stats, dead, log, doctor):
     for command in module.COMMANDS:
         root.add_command(command)
 

@@ -187,7 +187,7 @@ def _file(path: Path) -> Check:
 
 
 def _queues(hf: Holdfast, url: str) -> Iterator[Check]:
-    names = [spec.name for spec in hf.store.queues()]
+    names = [queue.name for queue in hf.queues()]
     overdue = [check for name in names for check in _overdue(hf, name)]
     yield from overdue or [Check("ok", "overdue", f"nothing in {count(len(names), 'queue')}")]
     for stats in hf.stats():

@@ -71,7 +71,7 @@ def create(
     app: App, name: str, partitions: int | None, ordered: bool | None, **options: Any
 ) -> None:
     """Create a queue and its dead-letter queue; one that is there gets the policy given here."""
-    policy = _policy_fields(options)
+    policy = policy_fields(options)
     with app.connect() as hf:
         before = hf.store.get_queue(name)
         spec = hf.queue(name, partitions=partitions, ordered=ordered, **policy).spec
@@ -193,7 +193,7 @@ def _created(spec: QueueSpec, before: QueueSpec | None) -> str:
     return f"{spec.name} is there already; nothing to change"
 
 
-def _policy_fields(options: dict[str, Any]) -> dict[str, Any]:
+def policy_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The policy that the options give; the library checks it."""
     given = {name: value for name, value in options.items() if value is not None}
     names = {f"backoff_{part}": part for part in ("base", "factor", "max")} | {"jitter": "jitter"}

@@ -48,6 +48,7 @@ from holdfast.payload import JSON
 from holdfast.queue import Context, Queue
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
+from holdfast.topic import is_hidden
 
 CHUNK = 5000
 """Rows of one step of the store."""
@@ -116,7 +117,7 @@ class _Sink:
             given.store_timeout,
         )
         if found is None:
-            known = [spec.name for spec in at.store.queues()]
+            known = [spec.name for spec in at.store.queues() if not is_hidden(spec.name)]
             raise QueueNotFound(
                 f"option queue: no queue {given.queue!r}; {did_you_mean(given.queue, known)}"
             )

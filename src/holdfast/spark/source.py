@@ -41,6 +41,7 @@ from holdfast.spark.options import Options
 from holdfast.spark.plan import Plan, run_part
 from holdfast.spark.sink import BatchSink, StreamSink
 from holdfast.store import State, View
+from holdfast.topic import is_hidden
 
 POLL_S = 0.3
 """How long an idle stream waits in the store before it tells Spark that there is nothing."""
@@ -82,7 +83,7 @@ class HoldfastSource(DataSource):
 
 def _must_exist(at: Context, queue: str) -> None:
     if at.store.get_queue(queue) is None:
-        known = [spec.name for spec in at.store.queues()]
+        known = [spec.name for spec in at.store.queues() if not is_hidden(spec.name)]
         raise QueueNotFound(f"option queue: no queue {queue!r}; {did_you_mean(queue, known)}")
 
 

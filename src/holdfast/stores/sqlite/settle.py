@@ -270,10 +270,12 @@ class _Batch:
         self._count_finished(done, written)
 
     def _count_finished(self, done: list[tuple[Transition, _Row]], written: int) -> None:
-        self.let_go.update([row[_LEASE] for _, row in done])
-        ended = Counter([(row[_QID], row[_PART], move.status is not None) for move, row in done])
-        for (qid, part, logged), n in ended.items():
-            self.counts.add(qid, part, LEASED, -n)
+        self.let_go.update([row[_LEASE] for _, row in done if row[_STATE] == LEASED])
+        ended = Counter(
+            [(row[_QID], row[_PART], row[_STATE], move.status is not None) for move, row in done]
+        )
+        for (qid, part, was, logged), n in ended.items():
+            self.counts.add(qid, part, was, -n)
             self.counts.add(qid, part, DONE, n)
             self.counts.add(qid, part, LOGGED, n if logged else 0)
             written -= n if logged else 0

@@ -638,7 +638,7 @@ def test_a_queue_that_is_deleted_is_let_go(hf: Holdfast, clock: ManualClock, joi
 
 
 def notes_of(hf: Holdfast, *, kind: str = "plain") -> list[tuple[str, int, int]]:
-    """A handler that fails now and then; what it was called with, in order: key, number, attempt."""
+    """A handler that fails now and then; what it is called with: key, number, attempt."""
     called: list[tuple[str, int, int]] = []
 
     def note(n: int, message: Message) -> None:
