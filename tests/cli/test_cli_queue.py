@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Backoff, Holdfast
+from holdfast import Backoff, Holdfast, Outgoing
 
-EMPTY = {"ready": 0, "delayed": 0, "leased": 0, "dead": 0, "done": 0, "oldest_age_ms": None}
+EMPTY = {
+    **{"ready": 0, "delayed": 0, "leased": 0, "dead": 0, "done": 0, "lag": 0},
+    "oldest_age_ms": None,
+}
+PLAIN = {"ordered": False, "first_partition": 0}
 
 
 def test_create_says_what_it_did(cli) -> None:
@@ -22,7 +26,7 @@ def test_create_takes_every_policy_field(cli, hf: Holdfast) -> None:
         *("--backoff-base", "250ms", "--backoff-factor", "3", "--backoff-max", "1h"),
         *("--jitter", "none", "--overdue-backoff", "--exhausted", "complete", "--no-log"),
         *("--retention", "2d", "--retention-count", "9", "--payload-max", "100"),
-        *("--partitions", "4"),
+        *("--partitions", "4", "--ordered", "--on-failure", "skip"),
     )
     policy = {
         "max_attempts": 5,
@@ -34,10 +38,13 @@ def test_create_takes_every_policy_field(cli, hf: Holdfast) -> None:
         "retention": 172800.0,
         "retention_count": 9,
         "payload_max": 100,
+        "on_failure": "skip",
     }
     assert doc == {
         "queue": "orders",
         "partitions": 4,
+        "ordered": True,
+        "first_partition": 0,
         "paused": False,
         "created_at": doc["created_at"],
         "revision": 1,
@@ -64,10 +71,41 @@ def test_create_refuses(cli, hf: Holdfast, options: list[str], error: str) -> No
     assert hf.queues() == []
 
 
-def test_partitions_stay(cli) -> None:
+@pytest.mark.promise("PART-7")
+def test_partitions_are_added_and_not_taken_away(cli) -> None:
     cli.ok("queue", "create", "orders")
-    error = "error: partitions: orders has 1; set when a queue is created\n"
+    grown = "orders has 4 partitions now, 1 before\n"
+    assert cli.ok("queue", "create", "orders", "--partitions", "4") == grown
+    error = "error: partitions: orders has 4; they can be added, not taken away\n"
     assert cli.fails(2, "queue", "create", "orders", "--partitions", "2") == error
+
+
+@pytest.mark.promise("PART-9")
+def test_show_tells_of_partitions(cli, hf: Holdfast, steady) -> None:
+    queue = hf.queue("orders", partitions=2, ordered=True)
+    queue.enqueue_many(Outgoing(n, key=key) for n, key in enumerate(["a", "user-1", "b", "a"]))
+    with hf.consumer("orders", background=False) as consumer:
+        consumer.tick()
+        assert len(consumer.lease(2)) == 2
+        said = steady(cli.ok("queue", "show", "orders")).splitlines()
+        owner = consumer.name
+        [doc] = cli.docs("queue", "show", "orders")
+    rows = said[said.index("partitions") + 1 : said.index("policy")]
+    assert rows == [
+        "PARTITION  READY  DELAYED  LEASED  LAG  OLDEST  OWNER",
+        f"0  0  0  1  1  -  {owner}",
+        f"1  2  0  1  3  T  {owner}",
+        "all  2  0  2  4  T",
+    ]
+    assert [part["lag"] for part in doc["partitions_in_use"]] == [1, 3]
+    assert doc["partitions_in_use"][0] == {
+        **{"partition": 0, "ready": 0, "delayed": 0, "leased": 1, "lag": 1},
+        **{"oldest_age_ms": None, "owner": owner, "epoch": 1},
+    }
+    hf.queue("orders", partitions=3)
+    said = steady(cli.ok("queue", "show", "orders"))
+    assert "  partitions  3, ordered, and 2 from before it had so many\n" in said
+    assert "\n1 (old)  3  0  0  3  T  nobody\n" in said
 
 
 def test_list(cli, hf: Holdfast, steady) -> None:
@@ -84,6 +122,7 @@ def test_list(cli, hf: Holdfast, steady) -> None:
     assert mail == {
         "queue": "mail",
         "partitions": 3,
+        **PLAIN,
         "paused": True,
         "created_at": mail["created_at"],
         "revision": 2,
@@ -117,6 +156,7 @@ def test_show(cli, hf: Holdfast, steady, monkeypatch: pytest.MonkeyPatch) -> Non
         "  retention  for ever  (this queue)\n"
         "  retention-count  no limit  (default)\n"
         "  payload-max  1.0 MB  (default)\n"
+        "  on-failure  block  (default)\n"
         "  backoff-base  250 ms  (this queue)\n"
         "  backoff-factor  2.0  (default)\n"
         "  backoff-max  30 min  (default)\n"
@@ -132,6 +172,7 @@ def test_show_for_programs(cli, hf: Holdfast) -> None:
     assert doc == {
         "queue": "orders",
         "partitions": 1,
+        **PLAIN,
         "paused": False,
         "created_at": doc["created_at"],
         "revision": 1,
@@ -146,7 +187,14 @@ def test_show_for_programs(cli, hf: Holdfast) -> None:
             "retention": 604800.0,
             "retention_count": 0,
             "payload_max": 1048576,
+            "on_failure": "block",
         },
+        "partitions_in_use": [
+            {
+                **{"partition": 0, "ready": 0, "delayed": 0, "leased": 0, "lag": 0},
+                **{"oldest_age_ms": None, "owner": None, "epoch": 0},
+            }
+        ],
         "stats": {"queue": "orders", "paused": False, **EMPTY},
         "dead_letters": [],
     }

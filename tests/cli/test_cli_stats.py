@@ -34,6 +34,7 @@ def test_stats(cli, hf: Holdfast) -> None:
         "done": 1,
         "oldest_age_ms": doc["oldest_age_ms"],
         "paused": False,
+        "lag": 3,
     }
     assert 0 <= doc["oldest_age_ms"] < 60_000
     assert [doc["queue"] for doc in cli.docs("stats", "orders.dlq", "mail")] == [
