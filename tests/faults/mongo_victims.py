@@ -24,7 +24,7 @@ from pymongo import monitoring
 import holdfast
 from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Retry
 from holdfast.outcome import Outcome
-from holdfast.store import LeaseAsk
+from holdfast.store import LeaseAsk, partition_claim
 from holdfast.stores.mongo import MongoStore
 from holdfast.testing import ManualClock
 
@@ -143,6 +143,16 @@ def holding(hf: Holdfast, queue: Queue) -> Prepared:
     return lambda: hf.store.hold(ask, hf.context.clock.now())
 
 
+def fenced(hf: Holdfast, queue: Queue, name: str | None) -> Prepared:
+    """By the owner of the only partition, whose claim will have run out."""
+    queue.settle([(lease, Retry("x", delay=1)) for lease in leased(queue)])
+    now = hf.context.clock.now() + 1000
+    claim = hf.store.claim(partition_claim(queue.name, 0), "x", 1, now)
+    assert claim is not None
+    ask = LeaseAsk(queue.name, N, "x", uuid.uuid4().hex, 60_000, (0,), name, (claim.epoch,))
+    return lambda: (hf.store.hold if name else hf.store.lease)(ask, now)
+
+
 def folding(hf: Holdfast, queue: Queue, clock: ManualClock) -> Prepared:
     """What a process counted that is gone for long."""
     queue.enqueue_many(batch(queue))
@@ -166,6 +176,8 @@ ACTIONS: dict[str, Callable[[Holdfast, Queue, ManualClock], Prepared]] = {
     "lease": lambda hf, queue, clock: leasing(queue),
     "lease again": lambda hf, queue, clock: leasing_again(queue),
     "hold": lambda hf, queue, clock: holding(hf, queue),
+    "fenced lease": lambda hf, queue, clock: fenced(hf, queue, None),
+    "fenced hold": lambda hf, queue, clock: fenced(hf, queue, "b"),
     "promote": lambda hf, queue, clock: promoting(queue, clock),
     "ack": lambda hf, queue, clock: settling(queue, Done()),
     "ack with result": lambda hf, queue, clock: settling(queue, Done({"a": 1})),

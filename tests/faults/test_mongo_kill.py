@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Backoff, Holdfast, QueueNotFound
+from holdfast import Backoff, Holdfast, QueueNotFound, Release
+from holdfast.store import LeaseAsk, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers.mongo import MongoServer, running, with_database
 
@@ -97,8 +98,10 @@ def check_after(
         check_deleted(hf, place, name)
         return
     queue, all = hf.queue(name), ids(name)
+    if action.startswith("fenced"):
+        check_next_owner(hf, clock, name)
     hf.sweep()
-    if action == "hold":
+    if action in ("hold", "fenced hold"):
         hf.store.finish(name, "b", N, clock.now(), "COMPLETED")
     found = place.look()
     held = [id for each in (name, queue.dlq.name) for id in _all(found[each])]
@@ -113,6 +116,22 @@ def check_after(
     place.check_whole(hf, set(all), name)
     assert sorted(done.message.id for done in queue.log()) == sorted(all)
     queue.delete(force=True)
+
+
+def check_next_owner(hf: Holdfast, clock: ManualClock, name: str) -> None:
+    """It sees what the dead one may have got, all or nothing; else it has the head itself."""
+    store, now = hf.store, clock.now()
+    claim = store.claim(partition_claim(name, 0), "n", 60_000, now)
+    assert claim is not None
+    seen = [
+        entry.message.id for entry in store.browse(View(name, State.LEASED), None, N, now).entries
+    ]
+    assert store.depths(name, now)[0].leased >= len(seen)
+    ask = LeaseAsk(name, N, "n", secrets.token_hex(8), 1000, (0,), None, (claim.epoch,))
+    leases = store.lease(ask, now)
+    assert [lease.id for lease in leases] in ([], ids(name))
+    assert leases or sorted(seen) == sorted(ids(name))
+    hf.queue(name).settle([(lease, Release()) for lease in leases])
 
 
 def batch_of(name: str) -> list[holdfast.Outgoing]:

@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, State, View
+from holdfast.store import LeaseAsk, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers import mongo
 
@@ -213,7 +213,31 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
         100,
     ),
     "stats": (lambda hf, queue: queue.stats(), {"ready", "delayed", "queue"}, 64),
+    "depths": (
+        lambda hf, queue: hf.store.depths(queue.name, hf.context.clock.now()),
+        {"ready", "delayed", "queue"},
+        64,
+    ),
+    "fenced lease": (
+        lambda hf, queue: lease_fenced(hf, queue),  # noqa: PLW0108
+        {"ready", "delayed", "fenced"},
+        50,
+    ),
+    "wait for a partition": (
+        lambda hf, queue: hf.store.wait([queue.name], hf.context.clock.now(), 0.001, [0]),
+        {"ready", "delayed"},
+        1,
+    ),
 }
+
+
+def lease_fenced(hf: Holdfast, queue: Queue) -> None:
+    now, parts = hf.context.clock.now(), tuple(range(queue.spec.partitions))
+    claims = [hf.store.claim(partition_claim(queue.name, n), "me", 60_000, now) for n in parts]
+    epochs = tuple(claim.epoch for claim in claims)
+    token = secrets.token_hex(8)
+    ask = LeaseAsk(queue.name, 50, "me", token, 30_000, parts, None, epochs)
+    assert len(hf.store.lease(ask, now)) == 50
 
 
 def hold_and_finish(hf: Holdfast, queue: Queue) -> None:

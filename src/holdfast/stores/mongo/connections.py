@@ -166,7 +166,7 @@ class Connections:
                     raise Conflict(f"{self.where.shown}: another transaction holds it") from error
                 if clock.monotonic() > until:
                     raise
-            self._never.wait(random.uniform(0, pause))
+            self.pause(pause)
             pause = min(pause * 2, PAUSE_S[1])
 
     def _commit(self, session: ClientSession, until: float) -> None:
@@ -180,6 +180,9 @@ class Connections:
                 if not has_label(error, UNKNOWN) or timed_out or clock.monotonic() > until:
                     raise
             self._never.wait(PAUSE_S[1])
+
+    def pause(self, longest: float) -> None:
+        self._never.wait(random.uniform(0, longest))
 
     def close(self) -> None:
         self._closed = True

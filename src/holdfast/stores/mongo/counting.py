@@ -31,10 +31,13 @@ class Counting:
         work: Work[T],
         within: Any = None,
         *,
-        marked: bool = False,
+        ahead: Deltas | None = None,
         patience: float | None = None,
     ) -> T:
-        """Run `work`, which says how its queues' counts change, and count that with it."""
+        """Run `work`, which says how its queues' counts change, and count that with it.
+
+        With `ahead` outside of a transaction: that much of it is counted before it is done.
+        """
         if within is not None:
             return self._joined(sorted(names), now, work, within)
         while True:
@@ -48,7 +51,7 @@ class Counting:
                     else:
                         known[name] = None
                 try:
-                    answer = self._run(work, known, slots, now, marked, patience)
+                    answer = self._run(work, known, slots, now, ahead, patience)
                 except Gone as gone:
                     slots.pop(gone.slot.q)
                     self._queues.forget()
@@ -71,12 +74,12 @@ class Counting:
         known: dict[str, Known | None],
         slots: dict[int, Slot],
         now: int,
-        marked: bool,
+        ahead: Deltas | None,
         patience: float | None,
     ) -> T:
         with self._db.translated():
-            if marked or not self._db.has_transactions:
-                return self._run_marked(work, known, slots, now)
+            if ahead is not None or not self._db.has_transactions:
+                return self._run_marked(work, known, slots, now, ahead or Counter())
 
             def whole(session: Session) -> T:
                 answer, counts = work(session, known)
@@ -87,20 +90,27 @@ class Counting:
             return self._db.tx(whole, patience)
 
     def _run_marked(
-        self, work: Work[T], known: dict[str, Known | None], slots: dict[int, Slot], now: int
+        self,
+        work: Work[T],
+        known: dict[str, Known | None],
+        slots: dict[int, Slot],
+        now: int,
+        ahead: Deltas,
     ) -> T:
         call = secrets.token_hex(8)
         for queue in known.values():
             if queue is None:
                 continue
-            while not self._counts.mark(slots[queue.q], call, now):
+            while not self._counts.mark(slots[queue.q], call, now, ahead):
                 fresh = self._counts.take(queue.q, now)
                 if fresh is None:
                     raise Gone(slots[queue.q])
                 slots[queue.q] = fresh
         answer, counts = work(None, known)
         for q, slot in slots.items():
-            self._counts.unmark(slot, call, counts.get(q, Counter()), now)
+            deltas = counts.get(q, Counter())
+            deltas.subtract(ahead)
+            self._counts.unmark(slot, call, deltas, now)
         return answer
 
     def _joined(self, names: list[str], now: int, work: Work[T], within: Any) -> T:
@@ -115,7 +125,13 @@ class Counting:
                 self._counts.add(gate, counts.get(queue.q, Counter()), now, session)
             return answer
 
-    def moving(self, queue: Known, now: int, move: Callable[[Known], tuple[T, Deltas]]) -> T:
+    def moving(
+        self,
+        queue: Known,
+        now: int,
+        move: Callable[[Known], tuple[T, Deltas]],
+        ahead: Deltas | None = None,
+    ) -> T:
         """Many messages at once, outside of a transaction."""
 
         def work(_: Session, known: dict[str, Known | None]) -> tuple[T, dict[int, Deltas]]:
@@ -123,4 +139,4 @@ class Counting:
             answer, deltas = move(found)
             return answer, {found.q: deltas}
 
-        return self.run([queue.spec.name], now, work, marked=True)
+        return self.run([queue.spec.name], now, work, ahead=ahead or Counter())

@@ -8,21 +8,26 @@ them is told so, and nothing is put into a queue that is gone.
 
 What moves many messages outside of a transaction marks its slot before, and counts and unmarks it
 after. A mark that stays says that somebody died in between: `repair` then counts anew.
+
+Beside the sums of a queue there are those of its partitions, but for the first: that has the rest.
+So a queue of one partition counts no more than itself, and when it grows its counts are right.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from holdfast.stores.mongo.connections import Connections, Session
-from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, READY, Doc
+from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
 
 GATES = 32
 MARK_STALE_MS = 10_000
@@ -31,8 +36,31 @@ IDLE_MS = 600_000
 FOLD_MAX = 100
 FIELDS = {READY: "r", DELAYED: "d", LEASED: "l"}
 DONE, WOKEN = "n", "w"
+UNSURE = "?"
+"""Among deltas: it is not known which partitions they are of. The queue is to be counted anew."""
+COUNT = re.compile("[rdl][0-9]*|n")
 
 Deltas = Counter[str]
+
+
+def part_name(state: int, part: int) -> str:
+    return f"{FIELDS[state]}{part}"
+
+
+def moved(n: int, parts: Counter[Any], gone: int | None = None, to: int | None = None) -> Deltas:
+    """How counts change when `n` messages leave a state or come into one; `parts` says how many
+    there were of each partition."""
+    deltas: Deltas = Counter()
+    for state, times in ((gone, -1), (to, 1)):
+        if state is None:
+            continue
+        deltas[FIELDS[state]] += times * n
+        for part, k in parts.items():
+            if isinstance(part, int) and part > 0:
+                deltas[part_name(state, part)] += times * k
+    if parts.total() != n:
+        deltas[UNSURE] = 1
+    return deltas
 
 
 class Gone(Exception):
@@ -96,10 +124,11 @@ class Counts:
         if not found.matched_count:
             raise Gone(slot)
 
-    def mark(self, slot: Slot, call: str, now: int) -> bool:
+    def mark(self, slot: Slot, call: str, now: int, ahead: Deltas) -> bool:
         """False: this slot has a mark already, of a call that broke off."""
         counts = self._db.get(COUNTS, soon=True)
-        set_mark: Doc = {"$set": {"do": call, "ds": now, "u": now}}
+        set_mark = _change(ahead, now)
+        set_mark["$set"].update(do=call, ds=now)
         if counts.update_one({"_id": slot.id, "do": None}, set_mark).matched_count:
             return True
         if counts.find_one({"_id": slot.id}, {"_id": 1}) is None:
@@ -108,7 +137,11 @@ class Counts:
 
     def unmark(self, slot: Slot, call: str, deltas: Deltas, now: int) -> None:
         counts = self._db.get(COUNTS, soon=True)
+        unsure = deltas.pop(UNSURE, 0)
         change = {**_change(deltas, now), "$unset": {"do": "", "ds": ""}}
+        if unsure:
+            change = _change(deltas, now)
+            change["$set"].update(do="late", ds=now)
         if not counts.update_one({"_id": slot.id, "do": call}, change).matched_count:
             # It took so long that somebody repaired the counts meanwhile: they must look again.
             counts.update_one({"_id": slot.id}, {"$set": {"do": "late", "ds": now}})
@@ -118,6 +151,18 @@ class Counts:
         group: Doc = {"_id": "$q", **{name: {"$sum": f"${name}"} for name in fields}}
         pipeline: list[Doc] = [{"$match": {"q": {"$in": list(qs)}}}, {"$group": group}]
         return {doc["_id"]: doc for doc in self._db.get(COUNTS).aggregate(pipeline)}
+
+    def depths(self, q: int) -> Deltas:
+        """The sums of a queue and of its partitions, by the names of their fields."""
+
+        def read(session: Session) -> Deltas:
+            """At one moment: what is folded meanwhile would be missed, or met twice."""
+            sums: Deltas = Counter()
+            for doc in self._db.get(COUNTS, session).find({"q": q}, session=session):
+                sums.update(_counts(doc))
+            return sums
+
+        return self._db.tx(read)
 
     # Upkeep
 
@@ -136,9 +181,8 @@ class Counts:
         known = {"_id": doc["_id"], "u": doc["u"], "do": None}
         mark: Doc = {"$set": {"do": "fold", "ds": now}}
         if counts.update_one(known, mark, session=session).matched_count:
-            deltas = {name: doc[name] for name in (*FIELDS.values(), DONE) if doc.get(name)}
             gate = self.gate(doc["q"]).id
-            counts.update_one({"_id": gate}, {"$inc": {**deltas, "f": 1}}, session=session)
+            counts.update_one({"_id": gate}, {"$inc": {**_counts(doc), "f": 1}}, session=session)
             counts.delete_one({"_id": doc["_id"], "do": "fold"}, session=session)
 
     def repair(self, now: int) -> int:
@@ -149,7 +193,9 @@ class Counts:
         return sum(self._db.tx(lambda session, q=q: self._repair(q, now, session)) for q in queues)
 
     def _repair(self, q: int, now: int, session: Session) -> int:
-        counts, messages = (self._db.get(kind, session) for kind in (COUNTS, MESSAGES))
+        counts, messages, queues = (
+            self._db.get(kind, session) for kind in (COUNTS, MESSAGES, QUEUES)
+        )
         docs = list(counts.find({"q": q}, session=session).sort("_id", 1))
         marked = [doc for doc in docs if doc.get("do")]
         if any(doc["ds"] > now - MARK_STALE_MS for doc in marked):
@@ -160,6 +206,8 @@ class Counts:
                 [{"$match": {"q": q, "st": state}}, {"$count": "n"}], session=session
             )
             change[name] = next(iter(there), {"n": 0})["n"] - sum(d.get(name, 0) for d in docs)
+        if queues.find_one({"qid": q, "partitions": {"$gt": 1}}, {"_id": 1}, session=session):
+            change.update(self._parts(q, docs, session))
         if session is None and list(counts.find({"q": q}).sort("_id", 1)) != docs:
             return 0  # no snapshot: somebody moved messages between the counts and the counting
         gate = self.gate(q).id
@@ -171,6 +219,25 @@ class Counts:
                 session=session,
             )
         return 1
+
+    def _parts(self, q: int, docs: list[Doc], session: Session) -> Deltas:
+        """What the counts of the partitions lack."""
+        lack: Deltas = Counter()
+        for doc in docs:
+            lack.subtract({name: n for name, n in _counts(doc).items() if name[1:]})
+        for state in FIELDS:
+            there: list[Doc] = [
+                {"$match": {"q": q, "st": state, "pt": {"$gt": 0}}},
+                {"$group": {"_id": "$pt", "n": {"$sum": 1}}},
+            ]
+            for group in self._db.get(MESSAGES, session).aggregate(there, session=session):
+                if isinstance(group["_id"], int):
+                    lack[part_name(state, group["_id"])] += group["n"]
+        return Counter({name: n for name, n in lack.items() if n})
+
+
+def _counts(doc: Doc) -> dict[str, int]:
+    return {name: n for name, n in doc.items() if n and COUNT.fullmatch(name)}
 
 
 def _change(deltas: Deltas, now: int) -> Doc:

@@ -11,6 +11,8 @@ at   attempts     to  own ack time-out      mx  own maximum of attempts
 bo   own backoff  hi  history               fl  first leased
 tk   last token   vb  how its lease ended   dl  deadline   la  leased at
 ow   owner        ba  name of the batch that holds it
+fe   token of a fenced lease that nobody has confirmed    fw  what that lease wrote over
+pm   who made it ready, if others were at it
 In the log also: fa finished at, ss status, rs result, on by the clock on the wall.
 """
 
@@ -20,7 +22,8 @@ from typing import Any
 
 from pymongo import IndexModel
 
-VERSION = 1
+VERSION = 2
+"""1: no counts of partitions, no fenced leases."""
 
 READY, DELAYED, LEASED, ODD = 0, 1, 2, 9
 
@@ -42,6 +45,11 @@ INDEXES: dict[str, list[IndexModel]] = {
         _of_state("dl", "sq", state=LEASED, name="leased"),
         IndexModel(
             [("ba", 1), ("_id", 1)], name="batch", partialFilterExpression={"ba": {"$gt": ""}}
+        ),
+        IndexModel(
+            [("q", 1), ("pt", 1), ("fe", 1)],
+            name="fenced",
+            partialFilterExpression={"fe": {"$gt": ""}},
         ),
     ],
     LOG: [IndexModel([("q", 1), ("fa", 1), ("sq", 1)], name="finished")],

@@ -1,10 +1,29 @@
-"""From the head of the line: a look, then one write that takes what is still there."""
+"""From the head of the line: a look, then one write that takes what is still there.
+
+A fenced lease (of partitions that the asker owns) is the same in more steps, as a claim and the
+messages are not written at once:
+
+1. It looks whether the claims are the asker's, and makes ready all that is due.
+2. It takes the head, pending: `fe` has its token. All of it, or it gives back what it got.
+3. It looks at the claims once more. If they are still the asker's, then what it took was there to
+   be seen before anybody else took a claim: who takes one and then lists what is leased, sees it.
+   If they are not, or if it dies before, these are leases that nobody has.
+4. It confirms: takes `fe` away from all of them. From then on they are leases like others.
+
+Nobody waits for what is pending under another token: a fenced lease that meets it twice gives it
+back, and who would confirm it finds that it is too late. What is given back keeps `fe`, as a trace.
+So a look that passed over a message because somebody had it pending is found out in step 3: the
+message is still pending, or it is in line with a trace in it, before the last that was taken. Then
+all is given back and begun anew. Hence, when an owner O writes after N has taken its claim: either
+N sees in step 3 what O did, or O took only what lies behind all that N has.
+"""
 
 from __future__ import annotations
 
 import random
+import secrets
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,18 +31,21 @@ import msgspec
 
 from holdfast.errors import StoreCorrupt
 from holdfast.message import Lease
-from holdfast.store import NO_DEADLINE, LeaseAsk, Transition
+from holdfast.store import NO_DEADLINE, LeaseAsk, Transition, partition_claim
 from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
-from holdfast.stores.mongo.counts import FIELDS, Deltas
-from holdfast.stores.mongo.layout import DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
+from holdfast.stores.mongo.counts import WOKEN, Deltas, moved
+from holdfast.stores.mongo.layout import CLAIMS, DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
 from holdfast.stores.mongo.queues import Known
+from holdfast.stores.mongo.records import read_claim
 from holdfast.stores.mongo.rows import base_of, position, read_lease, take_lease
 
 TRIES = 20
 WINDOWS = 4
 """Who lost a race for the head of the line looks at one of so many stretches of it."""
 REMEMBERED, REMEMBERED_BYTES = 10_000, 4096
+PENDING_S = 0.02
+"""How long at most a fenced lease makes way for another that is under way."""
 PROMOTE_MAX = 2_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
 
@@ -35,6 +57,25 @@ class Look(msgspec.Struct, frozen=True):
     docs: list[Doc]
     due: int | None
     """When the first of the delayed is (to be) ready."""
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What a fenced lease stands on."""
+
+    ask: LeaseAsk
+    """For those of its partitions alone that the asker owns."""
+    due: bool
+    marked: list[Doc]
+    """Messages of these partitions that have, or had, another fenced lease."""
+
+    @property
+    def pending(self) -> list[Doc]:
+        return [doc for doc in self.marked if doc["st"] == LEASED and doc.get("tk") == doc["fe"]]
+
+    def has_before(self, last: tuple[int, int]) -> bool:
+        """Whether something waits in line before this place that another lease had pending."""
+        waiting = [doc for doc in self.marked if doc["st"] == READY]
+        return any((-1, -1) < _in_line(doc) < last for doc in waiting)
 
 
 class Remembered:
@@ -83,10 +124,11 @@ class Leasing:
             docs.sort(key=_in_line)
         return Look(look.spec, docs[: ask.limit], look.due)
 
-    def anything(self, queue: Known) -> Look:
+    def anything(self, queue: Known, partitions: Sequence[int] | None) -> Look:
         """Only what a lease would find: else whoever waits would look again and again."""
+        wanted = range(queue.spec.partitions) if partitions is None else partitions
         look = Look(None, [], None)
-        for of in of_partitions(range(queue.spec.partitions)):
+        for of in of_partitions(wanted):
             look = self._look(queue, of, 0, 1, None)
             if look.docs:
                 break
@@ -131,16 +173,30 @@ class Leasing:
                 docs.append(doc)
         return Look(spec, docs, at)
 
-    def promote(self, queue: Known, now: int) -> tuple[int, Deltas]:
-        """Make ready what is due."""
+    def promote(self, queue: Known, now: int) -> tuple[bool, Deltas]:
+        """Make ready what is due; whether there may be more."""
         messages = self._db.get(MESSAGES, soon=True)
         due: Doc = {"q": queue.q, "st": DELAYED, "av": {"$lte": now}}
-        found = messages.find(due, {"_id": 1}).sort([("av", 1), ("sq", 1)]).limit(PROMOTE_MAX)
-        ids = [doc["_id"] for doc in found]
+        line = messages.find(due, {"pt": 1}).sort([("av", 1), ("sq", 1)]).limit(PROMOTE_MAX)
+        found = list(line)
+        ids, mine = [doc["_id"] for doc in found], dict[str, str]()
+        if any(doc.get("pt") for doc in found):
+            mine = {"pm": secrets.token_hex(4)}
         n = messages.update_many(
-            {**due, "_id": {"$in": ids}}, {"$set": {"st": READY}}
+            {**due, "_id": {"$in": ids}}, {"$set": {"st": READY, **mine}}
         ).modified_count
-        return n, Counter({FIELDS[DELAYED]: -n, FIELDS[READY]: n})
+        parts = self._parts(found, n, mine)
+        return len(found) == PROMOTE_MAX, moved(n, parts, DELAYED, READY)
+
+    def _parts(self, docs: list[Doc], n: int, mine: Doc) -> Counter[Any]:
+        """How many of each partition there are among the `n` of these that a write has changed,
+        and marked so."""
+        if n == len(docs):
+            return Counter(doc.get("pt") for doc in docs)
+        if not n or not any(doc.get("pt") for doc in docs):
+            return Counter({0: n})
+        asked = {"_id": {"$in": [doc["_id"] for doc in docs]}, **mine}
+        return Counter(doc.get("pt") for doc in self._db.get(MESSAGES).find(asked, {"pt": 1}))
 
     def claim(
         self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int
@@ -157,7 +213,7 @@ class Leasing:
             line["fl"] = None
         change = _first(ask, now) if fresh else _again(ask, now)
         n = messages.update_many(line, change).modified_count
-        deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+        deltas.update(self._taken(ask, taken, n))
         if fresh and n == len(ids):
             self.remembered.keep(taken)
             return [lease for _, lease in taken], deltas
@@ -179,8 +235,116 @@ class Leasing:
         line: Doc = {"_id": {"$in": [doc["_id"] for doc, _ in taken]}, "st": READY, "q": queue.q}
         change = _again(ask, now, NO_DEADLINE)
         n = self._db.get(MESSAGES).update_many(line, change).modified_count
-        deltas.update({FIELDS[READY]: -n, FIELDS[LEASED]: n})
+        deltas.update(self._taken(ask, taken, n))
         return range(n), deltas
+
+    def _taken(self, ask: LeaseAsk, taken: list[tuple[Doc, Lease]], n: int) -> Deltas:
+        parts = self._parts([doc for doc, _ in taken], n, {"tk": ask.token})
+        return moved(n, parts, READY, LEASED)
+
+    # Fenced
+
+    def ground(self, queue: Known, ask: LeaseAsk, now: int) -> Ground:
+        wanted = dict(zip(ask.partitions or (), ask.epochs or (), strict=True))
+        names = {partition_claim(ask.queue, part): part for part in wanted}
+        due: Doc = {"$match": {"q": queue.q, "st": DELAYED, "av": {"$lte": now}}}
+        others: Doc = {"$gt": "", "$ne": ask.token}
+        marked: Doc = {"$match": {"q": queue.q, "pt": {"$in": list(wanted)}, "fe": others}}
+        fields = dict.fromkeys(("st", "pt", "rk", "pl", "tk", "fe"), 1)
+        messages = self._db.name(MESSAGES)
+        pipeline: list[Doc] = [
+            {"$match": {"_id": {"$in": list(names)}}},
+            {"$unionWith": {"coll": messages, "pipeline": [marked, {"$project": fields}]}},
+            {
+                "$unionWith": {
+                    "coll": messages,
+                    "pipeline": [due, {"$limit": 1}, {"$project": {"due": "$av"}}],
+                }
+            },
+        ]
+        owned: list[int] = []
+        found: list[Doc] = []
+        is_due = False
+        for doc in self._db.get(CLAIMS).aggregate(pipeline):
+            if "due" in doc:
+                is_due = True
+            elif "fe" in doc:
+                found.append(doc)
+            else:
+                part, claim = names[doc["_id"]], read_claim(doc)
+                whose = (claim.owner, claim.epoch)
+                if whose == (ask.owner, wanted[part]) and claim.expires_at > now:
+                    owned.append(part)
+        mine = [part for part in wanted if part in owned]
+        narrowed = msgspec.structs.replace(
+            ask, partitions=tuple(mine), epochs=tuple(wanted[part] for part in mine)
+        )
+        return Ground(narrowed, is_due, [doc for doc in found if doc.get("pt") in owned])
+
+    def claim_fenced(
+        self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int, deadline: int | None
+    ) -> tuple[list[Lease] | None, Deltas]:
+        """All of the candidates, or none; None: all were nonsense. `deadline`: of what is held."""
+        taken, deltas = self._sound(ask, docs, now)
+        if not taken:
+            return None, deltas
+        mine = [doc for doc, _ in taken]
+        fresh = all("fl" not in doc and "to" not in doc for doc in mine)
+        pending: Doc = {"_id": {"$in": [doc["_id"] for doc in mine]}, "st": READY, "q": queue.q}
+        if fresh:
+            pending["fl"] = None
+        change = [{"$set": WAS}, *_again(ask, now, fenced=True)]
+        # The write that confirms waits for others, and covers this one.
+        n = self._db.get(MESSAGES, soon=True).update_many(pending, change).modified_count
+        deltas.update(self._taken(ask, taken, n))
+        stands = n == len(mine) and self._stands(queue, ask, mine, now)
+        if not stands or self._confirm(ask, mine, deadline) < n:
+            deltas.update(self._give_back(ask.token, mine, {}))
+            return [], deltas
+        if not fresh:
+            held = {"_id": {"$in": [doc["_id"] for doc in mine]}, "tk": ask.token, "st": LEASED}
+            read = {doc["_id"]: doc for doc in self._db.get(MESSAGES).find(held)}
+            there = [read[doc["_id"]] for doc in mine if doc["_id"] in read]
+            return [read_lease(doc, ask.queue) for doc in there], deltas
+        if deadline is None:
+            self.remembered.keep(taken)
+        return [lease for _, lease in taken], deltas
+
+    def _stands(self, queue: Known, ask: LeaseAsk, mine: list[Doc], now: int) -> bool:
+        ground = self.ground(queue, ask, now)
+        last = max(_in_line(doc) for doc in mine)
+        return ground.ask == ask and not ground.pending and not ground.has_before(last)
+
+    def _confirm(self, ask: LeaseAsk, docs: list[Doc], deadline: int | None) -> int:
+        """What is pending has no name of a batch yet, nor is it without a deadline: if its owner
+        dies, the batch never had it, and the sweep finds it."""
+        pending = {"_id": {"$in": [doc["_id"] for doc in docs]}, "tk": ask.token, "fe": ask.token}
+        held: Doc = {} if ask.batch is None else {"ba": ask.batch}
+        if deadline is not None:
+            held["dl"] = deadline
+        change: Doc = {"$unset": {"fe": ""}, **({"$set": held} if held else {})}
+        return self._db.get(MESSAGES).update_many({**pending, "st": LEASED}, change).modified_count
+
+    def void(self, pending: list[Doc]) -> tuple[None, Deltas]:
+        """Give back what others have taken and not confirmed."""
+        deltas: Deltas = Counter()
+        for token in {doc["fe"] for doc in pending}:
+            theirs = [doc for doc in pending if doc["fe"] == token]
+            deltas.update(self._give_back(token, theirs, {"fe": token}))
+        return None, deltas
+
+    def _give_back(self, token: str, docs: list[Doc], only: Doc) -> Deltas:
+        """As if they had never been leased, those that still are with this token."""
+        ids: dict[Any, list[str]] = defaultdict(list)
+        for doc in docs:
+            ids[doc.get("pt")].append(doc["_id"])
+        deltas: Deltas = Counter()
+        for part, some in ids.items():
+            held = {"_id": {"$in": some}, "tk": token, "st": LEASED, **only}
+            n = self._db.get(MESSAGES).update_many(held, BACK).modified_count
+            deltas.update(moved(n, Counter({part: n}), LEASED, READY))
+            deltas[WOKEN] += n
+        return deltas
 
     def _sound(
         self, ask: LeaseAsk, docs: list[Doc], now: int
@@ -203,7 +367,7 @@ class Leasing:
             known = {"_id": doc["_id"], "st": doc["st"]}
             change = {"$set": {"st": ODD, "was": doc["st"]}}
             n = self._db.get(MESSAGES).update_one(known, change).modified_count
-            deltas[FIELDS[doc["st"]]] -= n
+            deltas.update(moved(n, Counter({doc.get("pt"): n}), doc["st"]))
         return len(docs), deltas
 
 
@@ -228,7 +392,24 @@ def _first(ask: LeaseAsk, now: int) -> Doc:
     return {"$set": held, "$inc": {"at": 1}}
 
 
-def _again(ask: LeaseAsk, now: int, deadline: int | None = None) -> list[Doc]:
+WAS: Doc = {"fw": {name: f"${name}" for name in ("tk", "vb", "fl", "la")}}
+BACK: list[Doc] = [
+    {
+        "$set": {
+            **{name: f"$fw.{name}" for name in WAS["fw"]},
+            "st": READY,
+            "at": {"$subtract": ["$at", 1]},
+            "fe": "$tk",
+        }
+    },
+    {"$unset": ["fw", "ba", "dl", "ow"]},
+]
+"""Fields that there were not go again: that is what comes of a path that leads nowhere."""
+
+
+def _again(
+    ask: LeaseAsk, now: int, deadline: int | None = None, *, fenced: bool = False
+) -> list[Doc]:
     """For any message: with a time-out of its own, or leased before."""
     own: Doc = {"$toLong": {"$round": [{"$multiply": ["$to", 1000]}]}}
     held: Doc = {
@@ -242,6 +423,8 @@ def _again(ask: LeaseAsk, now: int, deadline: int | None = None) -> list[Doc]:
     }
     if deadline is not None:
         held["dl"] = deadline
-    if ask.batch is not None:
+    if fenced:
+        held["fe"] = held["tk"]
+    elif ask.batch is not None:
         held["ba"] = {"$literal": ask.batch}
     return [{"$set": held}, {"$unset": "vb"}]

@@ -59,6 +59,11 @@ class Queues:
     def must_exist(self, name: str) -> Known:
         return there(name, self.look_up(name))
 
+    def fresh(self, name: str) -> Known:
+        """Also with the partitions that somebody has added just now."""
+        self._known.pop(name, None)
+        return self.must_exist(name)
+
     def remembered(self, name: str) -> Known | None:
         return self._known.get(name)
 
@@ -161,6 +166,8 @@ def _written(spec: QueueSpec) -> Doc:
         "paused": spec.paused,
         "created_at": spec.created_at,
         "revision": spec.revision + 1,
+        "ordered": spec.ordered,
+        "starts": list(spec.starts),
     }
 
 
@@ -173,6 +180,8 @@ def _spec(doc: Doc) -> QueueSpec:
             bool(doc["paused"]),
             int(doc["created_at"]),
             int(doc["revision"]),
+            bool(doc.get("ordered", False)),
+            tuple(int(start) for start in doc.get("starts", (0,))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"{doc['_id']}: its settings were not written by Holdfast") from error

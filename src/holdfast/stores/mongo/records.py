@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pymongo.collection import Collection
@@ -85,10 +86,11 @@ def _range(kind: str, prefix: str, after: str) -> Doc:
 
 def claim(to: Collection[Doc], name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
     """Taken, or renewed, in one write; somebody else's makes a second document of the name."""
-    mine: Doc = {"$and": [{"$eq": ["$owner", owner]}, {"$gt": ["$until", now]}]}
+    name_of: Doc = {"$literal": owner}
+    mine: Doc = {"$and": [{"$eq": ["$owner", name_of]}, {"$gt": ["$until", now]}]}
     free: Doc = {"_id": name, "$or": [{"owner": owner}, {"until": {"$lte": now}}]}
     epoch: Doc = {"$add": [{"$ifNull": ["$epoch", 0]}, {"$cond": [mine, 0, 1]}]}
-    change = [{"$set": {"epoch": epoch, "owner": owner, "until": now + ttl_ms}}]
+    change = [{"$set": {"epoch": epoch, "owner": name_of, "until": now + ttl_ms}}]
     for _ in range(2):  # the second time: it was made, and given up, between look and write
         try:
             held = upserted(to, free, change)
@@ -96,3 +98,12 @@ def claim(to: Collection[Doc], name: str, owner: str, ttl_ms: int, now: int) -> 
             continue
         return Claim(name, owner, int(held["epoch"]), now + ttl_ms) if ttl_ms else None
     return None
+
+
+def claims(to: Collection[Doc], names: Sequence[str]) -> list[Claim | None]:
+    found = {doc["_id"]: read_claim(doc) for doc in to.find({"_id": {"$in": list(names)}})}
+    return [found.get(name) for name in names]
+
+
+def read_claim(doc: Doc) -> Claim:
+    return Claim(doc["_id"], doc["owner"], int(doc["epoch"]), int(doc["until"]))

@@ -18,7 +18,7 @@ from holdfast import clock
 from holdfast.message import PRIORITY_MAX
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.mongo.connections import Connections, Session, insert
-from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Deltas
+from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
 from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
@@ -88,7 +88,8 @@ class Settling:
         if rows and insert(log, rows, self._session):
             raise Again
         n = len(docs)
-        self._counts[queue.q].update({FIELDS[LEASED]: -n, DONE: n})
+        self._counts[queue.q].update(moved(n, Counter(doc["pt"] for doc in docs), LEASED))
+        self._counts[queue.q][DONE] += n
         return [Settled.APPLIED] * n, self._counts
 
     def _read_docs(self) -> dict[str, Doc]:
@@ -153,8 +154,9 @@ class Settling:
         if key != doc["_id"] and key in self._docs:
             return Settled.STALE
         state = READY if move.available_at <= self._now else DELAYED
-        self._counts[queue.q][FIELDS[doc["st"]]] -= 1
-        self._counts[to.q][FIELDS[state]] += 1
+        part = Counter([doc.get("pt")])
+        self._counts[queue.q].update(moved(1, part, doc["st"]))
+        self._counts[to.q].update(moved(1, part, to=state))
         self._counts[to.q][WOKEN] = 1
         change: Doc = {
             "q": to.q,
@@ -213,7 +215,7 @@ class Settling:
 
     def _finish(self, n: int, doc: Doc, queue: Known, move: Transition) -> None:
         del self._docs[doc["_id"]]
-        self._counts[queue.q][FIELDS[LEASED]] -= 1
+        self._counts[queue.q].update(moved(1, Counter([doc.get("pt")]), doc["st"]))
         self._counts[queue.q][DONE] += 1
         row = None
         if move.status is not None and (move.queue, move.id) not in self._logged:
@@ -282,7 +284,7 @@ def finish_alone(
     if row is not None:
         noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
         new = noted.upserted_id is not None
-    held = {"_id": doc["_id"], "st": LEASED, "tk": doc["tk"]}
+    held = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
     if messages.delete_one(held).deleted_count:
         return True
     # Gone: somebody finished it, and found this row in the log. There: it was not finished.

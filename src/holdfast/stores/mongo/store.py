@@ -19,7 +19,9 @@ from holdfast import clock
 from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.message import Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.store import (
+    NO_DEADLINE,
     Claim,
+    Depth,
     Enqueued,
     Event,
     LeaseAsk,
@@ -38,7 +40,7 @@ from holdfast.stores import page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import SOON, Conflict, Connections, Session, insert, upserted
 from holdfast.stores.mongo.counting import Counting
-from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas
+from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, moved, part_name
 from holdfast.stores.mongo.layout import (
     CLAIMS,
     COUNTS,
@@ -122,7 +124,18 @@ class MongoStore:
             )
         if version <= 0 or not isinstance(found.get("store"), str):
             raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
+        if version < VERSION:
+            with self._db.translated():
+                self._upgrade()
         self._db.store = found["store"]
+
+    def _upgrade(self) -> None:
+        """From 1. The next `tidy` counts what each partition has."""
+        self._make()
+        for doc in self._db.get(QUEUES).find({"partitions": {"$gt": 1}}):
+            gate = {"_id": f"{doc.get('qid')}/gate/0", "do": None}
+            self._db.get(COUNTS).update_one(gate, {"$set": {"do": "upgrade", "ds": 0}})
+        self._db.get(META).update_one({"_id": "schema"}, {"$max": {"version": VERSION}})
 
     def _make(self) -> None:
         """In several steps, each of which may be repeated. The write that then says that all is
@@ -199,10 +212,14 @@ class MongoStore:
                 # then repeated. Better twice than never.
                 records.note(receipts, "receipt", receipt, b"", now, session)
             counts: dict[int, Deltas] = {queue.q: Counter() for queue in queues.values()}
-            for doc, new in zip(docs, stored, strict=True):
-                if new:
-                    counts[doc["q"]][FIELDS[doc["st"]]] += 1
-                    counts[doc["q"]][WOKEN] = 1
+            come = Counter(
+                (doc["q"], doc["st"], doc["pt"])
+                for doc, new in zip(docs, stored, strict=True)
+                if new
+            )
+            for (q, state, part), n in come.items():
+                counts[q].update(moved(n, Counter({part: n}), to=state))
+                counts[q][WOKEN] = 1
             return [Enqueued.STORED if new else Enqueued.HELD for new in stored], counts
 
         try:
@@ -237,13 +254,18 @@ class MongoStore:
         return [is_new and next(at) not in failed for is_new in stored]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.epochs is not None:
+            return self._lease_fenced(ask, now, None)
         return self._lease(ask, now, self._leasing.claim)
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             part = msgspec.structs.replace(ask, limit=min(STEP, ask.limit - held))
-            n = len(self._lease(part, now, self._leasing.hold))
+            if ask.epochs is None:
+                n = len(self._lease(part, now, self._leasing.hold))
+            else:
+                n = len(self._lease_fenced(part, now, NO_DEADLINE))
             held += n
             if not n:
                 break
@@ -287,6 +309,51 @@ class MongoStore:
             spread = True
         return []
 
+    def _lease_fenced(self, ask: LeaseAsk, now: int, deadline: int | None) -> list[Lease]:
+        """See leasing.py. What it will take is counted as leased before: who takes the claim, and
+        asks what the partition has, must not be told less."""
+        met: set[str] = set()
+        for _ in range(leasing.TRIES):
+            queue = self._queues.must_exist(ask.queue)
+            with self._db.translated():
+                ground = self._leasing.ground(queue, ask, now)
+            if not ground.ask.partitions:
+                return []
+            if ground.pending:
+                late = [doc for doc in ground.pending if doc["fe"] in met]
+                met |= {doc["fe"] for doc in ground.pending}
+                if late:
+                    self._counting.moving(queue, now, lambda _, late=late: self._leasing.void(late))
+                self._db.pause(leasing.PENDING_S)
+                continue
+            if ground.due:
+                self._promote_all(queue, now)
+            with self._db.translated():
+                look = self._leasing.look(queue, ground.ask, now, spread=False)
+            if look.spec is None or look.spec["qid"] != queue.q:
+                self._queues.forget()
+                continue
+            if look.spec["paused"] or not look.docs:
+                return []
+            parts = Counter(doc.get("pt") for doc in look.docs)
+            won = self._counting.moving(
+                queue,
+                now,
+                lambda q, its=ground.ask, docs=look.docs: self._leasing.claim_fenced(
+                    q, its, docs, now, deadline
+                ),
+                ahead=moved(len(look.docs), parts, READY, LEASED),
+            )
+            if won:
+                return won
+            if won is not None:
+                self._db.pause(leasing.PENDING_S)
+        return []
+
+    def _promote_all(self, queue: Known, now: int) -> None:
+        while self._counting.moving(queue, now, lambda q: self._leasing.promote(q, now)):
+            pass
+
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         self._queues.must_exist(queue)
         done = 0
@@ -326,11 +393,13 @@ class MongoStore:
                     row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
                 done.append((doc, row))
             if session is None:
-                n = sum(finish_alone(messages, log, doc, row) for doc, row in done)
+                done = [pair for pair in done if finish_alone(messages, log, *pair)]
             else:
                 finish(messages, log, done, session)
-                n = len(done)
-            return n, {q: Counter({FIELDS[LEASED]: -n, DONE: n})}
+            n, parts = len(done), Counter(doc.get("pt") for doc, _ in done)
+            deltas = moved(n, parts, LEASED)
+            deltas[DONE] = n
+            return n, {q: deltas}
 
         try:
             return self._counting.run([queue], now, work)
@@ -440,9 +509,13 @@ class MongoStore:
                     "tk": base_of(lease.token, lease.id),
                 }
 
-                def drop(there: Known, held: Doc = held) -> tuple[None, Deltas]:
+                part = lease.message.partition
+
+                def drop(_: Known, held: Doc = held, part: int = part) -> tuple[None, Deltas]:
                     n = self._db.get(MESSAGES).delete_one(held).deleted_count
-                    return None, Counter({FIELDS[LEASED]: -n, DONE: n})
+                    deltas = moved(n, Counter({part: n}), LEASED)
+                    deltas[DONE] = n
+                    return None, deltas
 
                 self._counting.moving(known, now, drop)
         return [lease for lease in leases if lease.id not in done]
@@ -477,7 +550,7 @@ class MongoStore:
     # Looking
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        cursor, known = read_cursor(after), self._queues.must_exist(view.queue)
+        cursor, known = read_cursor(after), self._queues.fresh(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
             end = self._end()
@@ -496,7 +569,7 @@ class MongoStore:
         return number(ticked["at"])
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
-        known = self._queues.must_exist(view.queue)
+        known = self._queues.fresh(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
             n = browse.count(at, view, known.q, now)
@@ -531,7 +604,8 @@ class MongoStore:
         self, known: Known, docs: dict[str, Doc], sums: dict[int, Doc], now: int
     ) -> QueueStats:
         at = self._db.get(MESSAGES)
-        due, oldest = upkeep.heads(at, known.q, known.spec.partitions, now)
+        late, heads = upkeep.heads(at, known.q, known.spec.partitions, now)
+        due, oldest = late.total(), min(heads.values(), default=None)
         mine = sums.get(known.q, {})
         dlq, dead = docs.get(dlq_of(known.spec.name)), 0
         if dlq is not None and not is_dlq(known.spec.name):
@@ -548,6 +622,26 @@ class MongoStore:
             oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
             paused=known.spec.paused,
         )
+
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        known = self._queues.fresh(queue)
+        counted = self._counts.depths(known.q)
+        for state, name in FIELDS.items():  # the first partition has the rest
+            others = sum(counted[part_name(state, n)] for n in range(1, known.spec.partitions))
+            counted[part_name(state, 0)] = counted[name] - others
+        with self._db.translated():
+            at = self._db.get(MESSAGES)
+            due, oldest = upkeep.heads(at, known.q, known.spec.partitions, now)
+        return [
+            Depth(
+                part,
+                ready=counted[part_name(READY, part)] + due[part],
+                delayed=counted[part_name(DELAYED, part)] - due[part],
+                leased=counted[part_name(LEASED, part)],
+                oldest_at=oldest.get(part),
+            )
+            for part in range(known.spec.partitions)
+        ]
 
     # Upkeep
 
@@ -580,14 +674,21 @@ class MongoStore:
         def drop(known: Known) -> tuple[int, Deltas]:
             messages = self._db.get(MESSAGES)
             deltas: Deltas = Counter()
+            dropped = 0
             for state in (READY, DELAYED):
-                left = limit + sum(deltas.values())
-                if left > 0:
-                    found = messages.find({"q": known.q, "st": state}, {"_id": 1}).limit(left)
+                if dropped < limit:
+                    waiting = messages.find({"q": known.q, "st": state}, {"pt": 1})
+                    found = list(waiting.limit(limit - dropped))
                     ids = [doc["_id"] for doc in found]
                     gone = messages.delete_many({"_id": {"$in": ids}, "st": state, "q": known.q})
-                    deltas[FIELDS[state]] -= gone.deleted_count
-            return -sum(deltas.values()), deltas
+                    n = gone.deleted_count
+                    parts = Counter(doc.get("pt") for doc in found)
+                    if n < len(found):  # somebody took some of them meanwhile
+                        left = messages.find({"_id": {"$in": ids}}, {"pt": 1})
+                        parts.subtract(doc.get("pt") for doc in left)
+                    deltas.update(moved(n, parts, state))
+                    dropped += n
+            return dropped, deltas
 
         return self._counting.moving(self._queues.must_exist(queue), self.time(), drop)
 
@@ -596,6 +697,10 @@ class MongoStore:
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         with self._db.translated():
             return records.claim(self._db.get(CLAIMS), name, owner, ttl_ms, now)
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        with self._db.translated():
+            return records.claims(self._db.get(CLAIMS), names)
 
     def put_record(
         self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
@@ -650,23 +755,51 @@ class MongoStore:
                 for d in found
             ]
 
-    def wait(self, queues: Sequence[str], now: int, timeout: float) -> None:
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        until = clock.monotonic() + timeout
+        while (left := until - clock.monotonic()) > 0:
+            begun = clock.monotonic()
+            if self._wait(queues, now, left, partitions) or partitions is None:
+                return
+            now += round((clock.monotonic() - begun) * 1000)
+
+    def _wait(
+        self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
+    ) -> bool:
+        """Whether there is something to lease; looks, and then waits until it may be so."""
         known = [self._queues.must_exist(name) for name in queues]
         seen = self._wake.watch([queue.q for queue in known])
         ahead = [timeout]
-        with self._db.translated():
-            for queue in known:
-                look = self._leasing.anything(queue)
-                if look.spec is None:
-                    self._queues.forget()
-                    raise QueueNotFound(f"no queue {queue.spec.name!r}")
-                if look.spec["paused"]:
-                    continue
-                if look.docs or (look.due is not None and look.due <= now):
-                    return
-                if look.due is not None:
-                    ahead.append((look.due - now) / 1000)
+        for queue in known:
+            with self._db.translated():
+                look = self._leasing.anything(queue, partitions)
+            if look.spec is None:
+                self._queues.forget()
+                raise QueueNotFound(f"no queue {queue.spec.name!r}")
+            if look.spec["paused"]:
+                continue
+            if look.docs:
+                return True
+            if partitions is None and look.spec["partitions"] != queue.spec.partitions:
+                self._queues.forget()
+                return True
+            if look.due is None:
+                continue
+            if look.due > now:
+                ahead.append((look.due - now) / 1000)
+            elif partitions is None:
+                return True
+            else:  # of whichever partition: once they are ready, that is seen
+                self._promote_all(queue, now)
+                return False
         self._wake.wait(seen, min(ahead))
+        return False
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""

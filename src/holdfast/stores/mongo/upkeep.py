@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from bson import Timestamp
@@ -110,10 +111,13 @@ def expire(db: Connections, kept_ms: int | None) -> None:
         )
 
 
-def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, int | None]:
-    """How many delayed messages are due, and when the oldest at the head of a lane was enqueued."""
+def heads(
+    at: Collection[Doc], q: int, partitions: int, now: int
+) -> tuple[Counter[Any], dict[int, int]]:
+    """By partition: how many delayed messages are due, and when the oldest at the head of a lane
+    was enqueued."""
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    due = 0
+    due: Counter[Any] = Counter()
     late: list[Doc] = [
         {"$match": {"q": q, "st": DELAYED, "av": {"$lte": now}}},
         {"$sort": {"pl": 1}},
@@ -127,8 +131,8 @@ def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, 
         },
     ]
     for group in at.aggregate(late):
-        due += group["n"]
         part, rank = group["_id"].get("pt"), group["_id"].get("rk")
+        due[part if isinstance(part, int) else None] += group["n"]
         if isinstance(part, int) and isinstance(rank, int) and (head := _head(group)):
             first[part, rank] = head
     for part in range(partitions):
@@ -144,7 +148,10 @@ def heads(at: Collection[Doc], q: int, partitions: int, now: int) -> tuple[int, 
             rank = doc["rk"]
             if head := _head(doc):
                 first[part, rank] = min(first.get((part, rank), head), head)
-    return due, min((at for _, at in first.values()), default=None)
+    oldest: dict[int, int] = {}
+    for (part, _), (_, enqueued_at) in first.items():
+        oldest[part] = min(oldest.get(part, enqueued_at), enqueued_at)
+    return due, oldest
 
 
 def _head(doc: Doc) -> tuple[int, int] | None:
