@@ -147,7 +147,7 @@ class Owner:
         self._lease_ms = settings.partition_lease_ms
         self._renew_ms = settings.partition_renew_ms
         self._rebalance_ms = settings.partition_rebalance_ms
-        self._batch = batch
+        self._batch = self._each = batch
         self._lock = threading.RLock()
         self._parts: dict[int, Part] = {}
         self._renew_at = self._look_at = self._rebalance_at = 0
@@ -414,22 +414,24 @@ class Owner:
 
     # The line
 
-    def lease(self) -> Work:
-        """Ask for more where little is left, and say what may run."""
+    def lease(self, ahead: int = 0) -> Work:
+        """Ask for more where little is left, and say what may run. `ahead`: so many are worth
+        having in hand, in all partitions together; a batch in each if that is more."""
         work, now = Work(), self._at.clock.now()
         with self._lock:
+            self._each = max(self._batch, ahead // max(1, len(self._parts)))
             hungry = [part for part in self._parts.values() if self._may_ask(part, now)]
         hungry = self._not_barred(hungry)
         alone = [part for part in hungry if part.careful or self._batch == 1]
         plain = [part for part in hungry if part not in alone]
-        for parts, limit in [(plain, self._batch * len(plain)), *(([p], 1) for p in alone)]:
+        for parts, limit in [(plain, self._each * len(plain)), *(([p], 1) for p in alone)]:
             if parts:
                 work.add(self._lease(parts, limit))
         return work
 
     def _may_ask(self, part: Part, now: int) -> bool:
         fit = part.open and not part.leaving and not part.returning and now < part.until
-        return fit and len(part.out) <= (0 if part.careful else self._batch // 2)
+        return fit and len(part.out) <= (0 if part.careful else self._each // 2)
 
     def _lease(self, parts: list[Part], limit: int) -> Work:
         now = self._at.clock.now()

@@ -76,6 +76,8 @@ CLAIM_MS = 15_000
 CLOSED_S = 2.0
 """Longer than this no publisher waits for a binder."""
 POLL_S = 0.005
+REMEMBER_S = 0.25
+"""So late a publisher hears of more partitions, or of another limit, of a group."""
 
 Start = Literal["now", "earliest"]
 MakeQueue = Callable[..., Queue]
@@ -119,6 +121,16 @@ class TopicStats(msgspec.Struct, frozen=True):
     retention: float
 
 
+class Known(msgspec.Struct, frozen=True):
+    """The queues of the groups, as they were a moment ago: a publish would read each of them."""
+
+    revision: int = -1
+    until: float = 0.0
+    targets: list[QueueSpec] = []
+    limit: int = 0
+    """Bytes that a payload may have."""
+
+
 _decode = msgspec.json.Decoder(Setup).decode
 
 
@@ -138,6 +150,7 @@ class Topic:
         self.name = name
         self._at = context
         self._make_queue = make_queue
+        self._known = Known()
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}>"
@@ -363,11 +376,12 @@ class Topic:
             if targets is None:
                 self._mend(setup)
                 continue
-            messages = self._made(items, ids, targets, now)
+            messages = self._made(items, ids, now)
             copies = [copy for message in messages for copy in _copies(message, targets)]
             try:
                 answers = self._at.store.enqueue(copies, now, within=within) if copies else []
             except QueueNotFound:
+                self._known = Known()
                 if within is not None:
                     raise
                 self._mend(setup)
@@ -390,21 +404,24 @@ class Topic:
 
     def _targets(self, setup: Setup) -> list[QueueSpec] | None:
         """The queues that get a copy, the hidden ones last; None if one is not there."""
+        known, now = self._known, self._at.clock.monotonic()
+        if known.revision == setup.revision and now < known.until:
+            return known.targets
         names = [group.stage or self._queue_of(name) for name, group in setup.groups.items()]
         if setup.log:
             names.append(log_of(self.name))
         specs = [self._at.store.get_queue(name) for name in sorted(names, key=is_hidden)]
         there = [spec for spec in specs if spec is not None]
-        return there if len(there) == len(names) else None
+        if len(there) < len(names):
+            return None
+        limits = [self._at.complete(spec).payload_max or 0 for spec in there]
+        limit = min([self._at.policy.payload_max or 0, *limits])
+        self._known = Known(setup.revision, now + REMEMBER_S, there, limit)
+        return there
 
-    def _made(
-        self, items: list[Any], ids: list[str], targets: list[QueueSpec], now: int
-    ) -> list[Message]:
+    def _made(self, items: list[Any], ids: list[str], now: int) -> list[Message]:
         """Checked by the strictest of the groups."""
-        at = self._at
-        limits = [at.complete(spec).payload_max or 0 for spec in targets]
-        limit = min([at.policy.payload_max or 0, *limits])
-        make = Maker(QueueSpec(self.name), Policy(payload_max=limit), now)
+        make = Maker(QueueSpec(self.name), Policy(payload_max=self._known.limit), now)
         messages: list[Message] = []
         try:
             for item, id in zip(items, ids, strict=True):

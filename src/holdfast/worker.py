@@ -168,19 +168,19 @@ class Worker:
                 continue
             try:
                 quiet = self._unsettled == 0
-                if self._lease_some(room) == 0:
+                if self._lease_some(room, ahead) == 0:
                     self._nothing_there(quiet)
                 patience.reward()
             except Exception as error:
                 patience.wait(error)
 
-    def _lease_some(self, room: int) -> int:
+    def _lease_some(self, room: int, ahead: int) -> int:
         """From each queue in turn, whoever was served first going last the next time."""
         leased = 0
         for queue in self._queues:
             spec = self._spec(queue)
             if spec is not None and spec.ordered:
-                work = self._owner(queue).lease()
+                work = self._owner(queue).lease(2 * ahead)
                 leased += len(work.new)
                 self._go_on(work)
             elif spec is not None and leased < room:

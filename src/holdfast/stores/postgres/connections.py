@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, LiteralString, TypeVar
 
 import msgspec
@@ -95,11 +95,22 @@ class Connections:
         finally:
             self._pool.putconn(db)
 
-    def run(self, act: Callable[[Connection], T], *, timeout: float | None = None) -> T:
-        """`act` in a transaction of its own; again if it lost a race with another one."""
+    def run(
+        self,
+        act: Callable[[Connection], T],
+        *,
+        timeout: float | None = None,
+        at_once: bool = False,
+    ) -> T:
+        """`act` in a transaction of its own; again if it lost a race with another one. `at_once`:
+        what it executes is sent, with begin and commit, without waiting for each answer."""
         for left in reversed(range(RETRIES)):
             try:
-                with self.use(timeout=timeout) as db, db.transaction():
+                with (
+                    self.use(timeout=timeout) as db,
+                    db.pipeline() if at_once else nullcontext(),
+                    db.transaction(),
+                ):
                     return act(db)
             except StoreUnavailable as error:
                 if not left or not isinstance(error.__cause__, _LOST):

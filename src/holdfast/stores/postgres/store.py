@@ -307,7 +307,10 @@ class PostgresStore:
         if len(names) == 1 and receipt is None:
             answers = self._insert(messages, now)
         else:
-            answers = self._db.run(lambda db: self._enqueue(db, messages, now, names, receipt))
+            answers = self._db.run(
+                lambda db: self._enqueue(db, messages, now, names, receipt),
+                at_once=receipt is None,
+            )
         self._wake.tell(names)
         self._fold()
         return answers
@@ -333,14 +336,15 @@ class PostgresStore:
         if receipt is not None and not records.note(db, self._sql, receipt, now):
             return [Enqueued.HELD] * len(messages)
         answers: dict[int, Enqueued] = {}
-        for name in names:
-            mine = [(n, message) for n, message in enumerate(messages) if message.queue == name]
-            part = [message for _, message in mine]
+        sent: list[tuple[list[int], Any]] = []
+        for name in names:  # all are sent, in a pipeline at once, before the first answer is read
+            mine = [n for n, message in enumerate(messages) if message.queue == name]
+            part = [messages[n] for n in mine]
             bind = {**write_messages(part, now), "queue": name, "n": len(part)}
-            row = db.execute(self._sql(ENQUEUE), bind, binary=True).fetchone()
-            assert row is not None
-            for (n, _), answer in zip(mine, _enqueued(part, row), strict=True):
-                answers[n] = answer
+            sent.append((mine, db.execute(self._sql(ENQUEUE), bind, binary=True)))
+        for mine, cursor in sent:
+            told = _enqueued([messages[n] for n in mine], cursor.fetchone())
+            answers |= zip(mine, told, strict=True)
         return [answers[n] for n in range(len(messages))]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
