@@ -25,6 +25,7 @@ PG_SQL = "stores/postgres/statements.py"
 LUA = "stores/redis/lua/"
 MONGO = "stores/mongo/"
 BATCHES, ON_BATCHES = "batches.py", "batches/test_batches.py"
+OWNING = "ownership.py"
 
 BUGS = [
     Bug(
@@ -37,8 +38,8 @@ BUGS = [
     Bug(
         "overdue ones never die",
         LIFECYCLE,
-        "        if message.attempts >= (rules.max_attempts or 1):\n            move",
-        "        if False:\n            move",
+        "    if message.attempts >= (rules.max_attempts or 1):\n        return _exhausted(Verb.EXPIRE",
+        "    if False:\n        return _exhausted(Verb.EXPIRE",
         "test_overdue.py",
     ),
     Bug(
@@ -142,14 +143,14 @@ BUGS = [
     Bug(
         "only one partition is leased from",
         STORE,
-        "ask.partitions or tuple(range(partitions))",
-        "ask.partitions or (0,)",
+        "tuple(range(partitions)) if ask.partitions is None else ask.partitions",
+        "(0,) if ask.partitions is None else ask.partitions",
         "test_leasing.py",
     ),
     Bug(
         "a claim that anybody may take",
         STORE,
-        "if held_by != owner and expires_at > now:",
+        "if held.owner != owner and held.expires_at > now:",
         "if False:",
         "test_overdue.py",
     ),
@@ -742,5 +743,138 @@ BUGS = [
         'log.delete_one({"_id": row["_id"], "tk": doc["tk"]})',
         "pass",
         "faults/test_mongo_faults.py::test_a_lease_lost_on_the_way_to_the_log_is_not_in_it",
+    ),
+    Bug(
+        "an owner settles what it lost when nobody took its place",
+        OWNING,
+        "return not part.lost and now < part.until",
+        "return not part.lost",
+        "test_ordering.py::test_it_settles_nothing_either_when_nobody_took_its_place",
+    ),
+    Bug(
+        "an owner works until its claim can be taken",
+        OWNING,
+        "return claim.expires_at - self._renew_ms",
+        "return claim.expires_at",
+        "test_ordering.py::test_an_owner_that_cannot_renew_stops_before_its_claim_can_be_taken",
+    ),
+    Bug(
+        "what a dead owner left waits for its time-out",
+        OWNING,
+        "        store.settle(moves, now)\n        for part, lease in left:",
+        "        for part, lease in left:",
+        "test_ordering.py::test_a_killed_owners_messages_go_on_at_once_and_in_order",
+    ),
+    Bug(
+        "a message that kills its owners takes others along",
+        OWNING,
+        "            part.careful += 1\n",
+        "",
+        "test_ordering.py::test_a_message_that_kills_its_owners_dies_and_takes_no_other_with_it",
+    ),
+    Bug(
+        "a failed message does not hold its key",
+        OWNING,
+        'if failed and key is not None and self._policy.on_failure == "block":',
+        "if False:",
+        "test_ordering.py::test_block_holds_the_key_and_not_the_partition",
+    ),
+    Bug(
+        "skip holds the key too",
+        OWNING,
+        'if failed and key is not None and self._policy.on_failure == "block":',
+        "if failed and key is not None:",
+        "test_ordering.py::test_skip_lets_later_ones_pass",
+    ),
+    Bug(
+        "a successor does not know which keys are held",
+        OWNING,
+        "blocked[key] = blocked.get(key, blocker).or_later(blocker.until)",
+        "pass",
+        "test_ordering.py::test_a_successor_knows_which_keys_are_held",
+    ),
+    Bug(
+        "a key is held for ever by what was purged",
+        OWNING,
+        "return due - {message.id for message in known if message.queue == self.queue.name}",
+        "return set()",
+        "test_ordering.py::test_a_key_is_free_when_what_held_it_is_gone",
+    ),
+    Bug(
+        "two of a partition run at once",
+        OWNING,
+        "if part.running or not part.line or part.lost or now >= part.until:",
+        "if not part.line or part.lost or now >= part.until:",
+        "test_ordering.py::test_a_worker_handles_the_messages_of_a_key_in_order",
+    ),
+    Bug(
+        "new partitions do not wait for the old ones",
+        OWNING,
+        "return not any(d.ready or d.leased for d in depths[: self._start(number)])",
+        "return True",
+        "test_ordering.py::test_a_key_keeps_its_order_when_partitions_are_added",
+    ),
+    Bug(
+        "an owner keeps more than its share",
+        OWNING,
+        "surplus = mine[share:] if shed else []",
+        "surplus = mine[len(mine) :]",
+        "test_ordering.py::test_shares_are_equal_within_two_intervals",
+    ),
+    Bug(
+        "every consumer takes the larger share",
+        OWNING,
+        "return least + (ranked.index(self.name) < over)",
+        "return least + (over > 0)",
+        "test_ordering.py::test_shares_are_equal_within_two_intervals",
+    ),
+    Bug(
+        "a batch takes what waits for a failed message",
+        OWNING,
+        "back += store.settle(moves, now).count(Settled.APPLIED)",
+        "back += 0",
+        "batches/test_batches_ordered.py",
+    ),
+    Bug(
+        "a claim that ran out still leases",
+        STORE,
+        "== (ask.owner, epoch) and held.expires_at > now",
+        "== (ask.owner, epoch)",
+        "test_owning.py",
+    ),
+    Bug(
+        "any epoch of the owner leases",
+        STORE,
+        "if held and (held.owner, held.epoch) == (ask.owner, epoch)",
+        "if held and held.owner == ask.owner",
+        "test_owning.py",
+    ),
+    Bug(
+        "postgres: any epoch of the owner leases",
+        PG_SQL,
+        "AND claim.epoch = a.epoch AND expires_at",
+        "AND expires_at",
+        "test_owning.py",
+    ),
+    Bug(
+        "redis: any epoch of the owner leases",
+        LUA + "lease.lua",
+        "given and at == epoch and by == owner",
+        "given and by == owner",
+        "test_owning.py",
+    ),
+    Bug(
+        "mongo: any epoch of the owner leases",
+        MONGO + "leasing.py",
+        "if whose == (ask.owner, wanted[part]) and claim.expires_at > now:",
+        "if whose[0] == ask.owner and claim.expires_at > now:",
+        "test_owning.py",
+    ),
+    Bug(
+        "a publish does not look for groups that came meanwhile",
+        "topic.py",
+        "            self._catch_up(setup, messages, now, within)\n",
+        "",
+        "test_topics.py",
     ),
 ]
