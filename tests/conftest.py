@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append(("part", _part(item)))
 
 
-LONG_FILES = ("spark", "model", "seeded", "faults", "setup")
+LONG_FILES = ("spark", "model", "seeded", "ordered", "faults", "setup")
 """The folders whose files take minutes. A file is worked by one process: begun late, the last of
 them would leave the other without work."""
 
