@@ -19,10 +19,11 @@ from typing import Any, ParamSpec, TypeVar
 from holdfast import app
 from holdfast.message import Finished, Lease, Message
 from holdfast.outcome import Outcome
-from holdfast.queue import Queue
+from holdfast.queue import PartitionStats, Queue
 from holdfast.redrive import Redriven
 from holdfast.store import Entry, QueueStats, Settled, State
 from holdfast.sweeper import Swept
+from holdfast.topic import Topic
 
 THREADS = 16
 """Calls under way at once; more wait their turn."""
@@ -50,6 +51,9 @@ class AsyncHoldfast:
 
     async def queue(self, name: str, **options: Any) -> AsyncQueue:
         return AsyncQueue(await self._pool.run(self.sync.queue, name, **options), self._pool)
+
+    async def topic(self, name: str, **options: Any) -> AsyncTopic:
+        return AsyncTopic(await self._pool.run(self.sync.topic, name, **options), self._pool)
 
     async def stats(self) -> list[QueueStats]:
         return await self._pool.run(self.sync.stats)
@@ -133,6 +137,9 @@ class AsyncQueue:
     async def stats(self) -> QueueStats:
         return await self._pool.run(self.sync.stats)
 
+    async def partitions(self) -> list[PartitionStats]:
+        return await self._pool.run(self.sync.partitions)
+
     async def get(self, id: Any) -> Message:
         return await self._pool.run(self.sync.get, id)
 
@@ -156,6 +163,33 @@ class AsyncQueue:
 
     async def delete(self, *, force: bool = False) -> None:
         await self._pool.run(self.sync.delete, force=force)
+
+
+class AsyncTopic:
+    """A topic whose verbs are awaited; they mean what they mean on `Topic`."""
+
+    def __init__(self, sync: Topic, pool: _Pool) -> None:
+        self.name = sync.name
+        self.sync = sync
+        self._pool = pool
+
+    async def bind(self, group: str, **options: Any) -> AsyncQueue:
+        return AsyncQueue(await self._pool.run(self.sync.bind, group, **options), self._pool)
+
+    async def unbind(self, group: str, *, force: bool = False) -> None:
+        await self._pool.run(self.sync.unbind, group, force=force)
+
+    async def group(self, name: str) -> AsyncQueue:
+        return AsyncQueue(await self._pool.run(self.sync.group, name), self._pool)
+
+    async def groups(self) -> list[str]:
+        return await self._pool.run(self.sync.groups)
+
+    async def publish(self, payload: Any, **options: Any) -> Message:
+        return await self._pool.run(self.sync.publish, payload, **options)
+
+    async def publish_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
+        return await self._pool.run(self.sync.publish_many, items, within=within)
 
 
 class _Pool:

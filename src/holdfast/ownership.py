@@ -46,6 +46,8 @@ MEMBER = "consumer"
 """The kind of record that says that a consumer of a queue is alive."""
 BATCH = 32
 PAGE = 1000
+DEAD_KEPT = 20
+"""Records of consumers that were killed: as many may lie about before they are cleared away."""
 LOOKS = 5
 """How often within a rebalance interval an owner looks for partitions that are free."""
 POLL_S = 0.05
@@ -316,9 +318,10 @@ class Owner:
         """Those who own most keep the larger shares, so that few partitions move."""
         prefix = f"{self.queue.name}/"
         records = self._at.store.records(MEMBER, prefix=prefix)
-        alive = {
-            r.name.removeprefix(prefix) for r in records if r.updated_at > now - self._lease_ms
-        }
+        old = now - self._lease_ms
+        alive = {r.name.removeprefix(prefix) for r in records if r.updated_at > old}
+        if len(records) > len(alive) + DEAD_KEPT:
+            self._at.store.drop_records(MEMBER, prefix=prefix, before=old, limit=PAGE)
         ranked = sorted(alive | {self.name}, key=lambda name: (-owned[name], name))
         least, over = divmod(partitions, len(ranked))
         return least + (ranked.index(self.name) < over)

@@ -9,7 +9,12 @@ import pytest
 from holdfast import Backoff, Holdfast, Outgoing
 
 EMPTY = {
-    "ready": 0, "delayed": 0, "leased": 0, "dead": 0, "done": 0, "lag": 0,
+    "ready": 0,
+    "delayed": 0,
+    "leased": 0,
+    "dead": 0,
+    "done": 0,
+    "lag": 0,
     "oldest_age_ms": None,
 }
 PLAIN = {"ordered": False, "first_partition": 0}
@@ -102,8 +107,14 @@ def test_show_tells_of_partitions(cli, hf: Holdfast, steady) -> None:
     ]
     assert [part["lag"] for part in doc["partitions_in_use"]] == [1, 3]
     assert doc["partitions_in_use"][0] == {
-        "partition": 0, "ready": 0, "delayed": 0, "leased": 1, "lag": 1,
-        "oldest_age_ms": None, "owner": owner, "epoch": 1,
+        "partition": 0,
+        "ready": 0,
+        "delayed": 0,
+        "leased": 1,
+        "lag": 1,
+        "oldest_age_ms": None,
+        "owner": owner,
+        "epoch": 1,
     }
     hf.queue("orders", partitions=3)
     said = steady(cli.ok("queue", "show", "orders"))
@@ -194,8 +205,14 @@ def test_show_for_programs(cli, hf: Holdfast) -> None:
         },
         "partitions_in_use": [
             {
-                "partition": 0, "ready": 0, "delayed": 0, "leased": 0, "lag": 0,
-                "oldest_age_ms": None, "owner": None, "epoch": 0,
+                "partition": 0,
+                "ready": 0,
+                "delayed": 0,
+                "leased": 0,
+                "lag": 0,
+                "oldest_age_ms": None,
+                "owner": None,
+                "epoch": 0,
             }
         ],
         "stats": {"queue": "orders", "paused": False, **EMPTY},

@@ -38,8 +38,8 @@ BUGS = [
     Bug(
         "overdue ones never die",
         LIFECYCLE,
-        "    if message.attempts >= (rules.max_attempts or 1):\n        return _exhausted(Verb.EXPIRE",
-        "    if False:\n        return _exhausted(Verb.EXPIRE",
+        "    if message.attempts >= (rules.max_attempts or 1):\n        return _exhausted(Verb.E",
+        "    if False:\n        return _exhausted(Verb.E",
         "test_overdue.py",
     ),
     Bug(

@@ -76,6 +76,24 @@ def test_many_at_once(url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_topics_and_partitions(url: str) -> None:
+    async def scenario() -> None:
+        async with await aio.connect(url) as hf:
+            shop = await hf.topic("shop")
+            billing = await shop.bind("billing", partitions=2)
+            await shop.publish({"n": 1}, key="a")
+            await shop.publish_many([2, 3])
+            assert [part.lag for part in await billing.partitions()] != [0, 0]
+            assert await shop.groups() == ["billing"]
+            late = await shop.bind("late", start="earliest")
+            assert (await late.stats()).ready == 3
+            assert (await (await shop.group("late")).stats()).lag == 3
+            await shop.unbind("late", force=True)
+            assert await shop.groups() == ["billing"]
+
+    asyncio.run(scenario())
+
+
 def test_a_cancelled_lease_gives_back_what_it_gets(url: str) -> None:
     async def scenario() -> Holdfast:
         hf = await aio.connect(url)
