@@ -16,12 +16,13 @@ import secrets
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from holdfast import lifecycle
-from holdfast.errors import LeaseLost, QueueNotFound
+from holdfast.errors import LeaseLost, QueueNotFound, StoreError
 from holdfast.lifecycle import ms
 from holdfast.message import Lease
 from holdfast.outcome import Done, Fail, Outcome, Release, Retry
@@ -89,14 +90,14 @@ class Blocker(msgspec.Struct, frozen=True):
 class Part:
     """A partition in its owner's hands."""
 
-    def __init__(self, number: int, claim: Claim, since: int, until: int) -> None:
+    def __init__(self, number: int, claim: Claim, until: int) -> None:
         self.number = number
         self.epoch = claim.epoch
-        self.since = since
         self.until = until
         """Work ends here unless the claim is renewed: some time before it can be taken."""
         self.open = False
-        """What an owner before left behind has been taken over."""
+        """What is leased of it, and is not in our hands, has been taken over. Only then is anything
+        asked for."""
         self.leaving = False
         self.lost = False
         self.asking = False
@@ -152,6 +153,7 @@ class Owner:
         self._batch = self._each = batch
         self._lock = threading.RLock()
         self._parts: dict[int, Part] = {}
+        self._todo = Work()
         self._renew_at = self._look_at = self._rebalance_at = 0
         self._spec = queue.spec
         self._policy = queue.policy
@@ -160,20 +162,26 @@ class Owner:
 
     def tick(self) -> Work:
         """Whatever is due: renew, give up what is too much, take what is free."""
-        work, now = Work(), self._at.clock.now()
+        now = self._at.clock.now()
         if now >= self._renew_at:
             self._renew_at = now + self._renew_ms
-            work.add(self._renew())
+            self._renew()
         self._hand_over()
         if now >= self._look_at:
             self._look_at = now + self._rebalance_ms // LOOKS
             rebalance = now >= self._rebalance_at
             if rebalance:
                 self._rebalance_at = now + self._rebalance_ms
-            work.add(self._balance(shed=rebalance))
+            self._balance(shed=rebalance)
         with self._lock:
             for part in self._parts.values():  # its claim may just have been renewed
-                work.add(self._next(part))
+                self._todo.add(self._next(part))
+        return self._all_to_do()
+
+    def _all_to_do(self) -> Work:
+        """What has come together, also before an error of the store."""
+        with self._lock:
+            work, self._todo = self._todo, Work()
         return work
 
     def due_in(self) -> float:
@@ -244,8 +252,8 @@ class Owner:
         name = partition_claim(self.queue.name, number)
         return self._at.store.claim(name, self.name, ttl_ms, self._at.clock.now())
 
-    def _renew(self) -> Work:
-        now, work = self._at.clock.now(), Work()
+    def _renew(self) -> None:
+        now = self._at.clock.now()
         self._at.store.put_record(MEMBER, self._member, b"", None, now)
         fresh: list[Part] = []
         for part in self._held():
@@ -254,11 +262,10 @@ class Owner:
                 part.until = self._until(claim)
                 continue
             logger.warning("%s: partition %d was lost", self.queue.name, part.number)
-            work.add(self._lose(part))
+            self._lose(part)
             if claim is not None:
                 fresh.append(self._adopt(part.number, claim))
         self._take_over(fresh)
-        return work
 
     def _until(self, claim: Claim) -> int:
         return claim.expires_at - self._renew_ms
@@ -267,30 +274,29 @@ class Owner:
         with self._lock:
             return list(self._parts.values())
 
-    def _lose(self, part: Part) -> Work:
+    def _lose(self, part: Part) -> None:
         with self._lock:
             part.lost = True
             if self._parts.get(part.number) is part:
                 del self._parts[part.number]
-            return self._clear(part)
+            self._todo.add(self._clear(part))
 
     def _adopt(self, number: int, claim: Claim) -> Part:
-        part = Part(number, claim, claim.expires_at - self._lease_ms, self._until(claim))
+        part = Part(number, claim, self._until(claim))
         with self._lock:
             self._parts[number] = part
         return part
 
-    def _balance(self, *, shed: bool) -> Work:
+    def _balance(self, *, shed: bool) -> None:
         """Towards an equal share. Every consumer does the same sum on the same facts."""
         store, now = self._at.store, self._at.clock.now()
         try:
             depths = store.depths(self.queue.name, now)
             self._spec, self._policy = self.queue.spec, self.queue.policy
         except QueueNotFound:
-            work = Work()
             for part in self._held():
-                work.add(self._lose(part))
-            return work
+                self._lose(part)
+            return
         wanted = lifecycle.in_use(self._spec, depths)
         claims = store.claims([partition_claim(self.queue.name, number) for number in wanted])
         owners = {
@@ -299,7 +305,6 @@ class Owner:
             if claim is not None and claim.expires_at > now
         }
         share = self._share(len(wanted), Counter(owners.values()), now)
-        work = Work()
         with self._lock:
             staying = [part for part in self._parts.values() if not part.leaving]
             mine = [part for part in staying if part.number in wanted]
@@ -307,12 +312,11 @@ class Owner:
             surplus = mine[share:] if shed else []
             for part in [*(part for part in staying if part not in mine), *surplus]:
                 part.leaving = True
-                work.add(self._clear(part))
+                self._todo.add(self._clear(part))
         self._hand_over()
         self._take([n for n in wanted if n not in owners], share - len(mine))
         kept = [part for part in mine if not part.leaving]
         self._take_over([p for p in kept if not p.open or _left_behind(p, depths)])
-        return work
 
     def _share(self, partitions: int, owned: Counter[str], now: int) -> int:
         """Those who own most keep the larger shares, so that few partitions move."""
@@ -353,10 +357,15 @@ class Owner:
                 logger.info("%s: handed over partition %d", self.queue.name, part.number)
 
     def _take_over(self, parts: Sequence[Part]) -> None:
-        """Put back what others left leased in partitions that are ours now; learn what is blocked.
+        """Put back what others left leased in partitions that are ours now, and what we leased and
+        never heard of; learn what is blocked.
 
         What a batch name holds is not taken: the partition waits until it is settled.
         """
+        with self._lock:
+            parts = [part for part in parts if not part.asking]  # its answer is on the way
+            for part in parts:
+                part.open = False
         if not parts:
             return
         now, by_number = self._at.clock.now(), {part.number: part for part in parts}
@@ -367,7 +376,7 @@ class Owner:
         if any(_left_behind(part, depths) for part in parts):
             for entry in self._browse(State.LEASED):
                 part, lease = by_number.get(entry.message.partition), entry.lease
-                if part is None or lease is None or self._is_own(part, lease):
+                if part is None or lease is None or lease.token in part.out:
                     continue
                 if lease.deadline >= NO_DEADLINE:
                     held.add(part.number)
@@ -386,10 +395,6 @@ class Owner:
                     blocked[key] = blocked.get(key, blocker).or_later(blocker.until)
         for part in parts:
             part.open = part.number not in held
-
-    def _is_own(self, part: Part, lease: Lease) -> bool:
-        """Leased at this very epoch, and perhaps still on its way to here."""
-        return lease.owner == self.name and lease.leased_at >= part.since
 
     def _blocked(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Blocker]]:
         """Keys that wait for a message that failed, in the order of their places."""
@@ -420,7 +425,7 @@ class Owner:
     def lease(self, ahead: int = 0) -> Work:
         """Ask for more where little is left, and say what may run. `ahead`: so many are worth
         having in hand, in all partitions together; a batch in each if that is more."""
-        work, now = Work(), self._at.clock.now()
+        now = self._at.clock.now()
         with self._lock:
             self._each = max(self._batch, ahead // max(1, len(self._parts)))
             hungry = [part for part in self._parts.values() if self._may_ask(part, now)]
@@ -429,8 +434,10 @@ class Owner:
         plain = [part for part in hungry if part not in alone]
         for parts, limit in [(plain, self._each * len(plain)), *(([p], 1) for p in alone)]:
             if parts:
-                work.add(self._lease(parts, limit))
-        return work
+                work = self._lease(parts, limit)
+                with self._lock:
+                    self._todo.add(work)
+        return self._all_to_do()
 
     def _may_ask(self, part: Part, now: int) -> bool:
         fit = part.open and not part.leaving and not part.returning and now < part.until
@@ -461,6 +468,12 @@ class Owner:
             barred, keys = self._barriers(leases)
             gone = self._blockers_gone(leases, now)
             return self._hand_in(leases, turns, now, barred, keys, gone)
+        except BaseException:  # the store may have leased some: nothing may pass them
+            for part in parts:
+                part.open = False
+            self._look_at = 0
+            self.nudge.set()
+            raise
         finally:
             for part in parts:
                 part.asking = False
@@ -679,7 +692,7 @@ def _left_behind(part: Part, depths: Sequence[Depth]) -> bool:
 class Consumer:
     """An ordered queue by hand: one message of each partition at a time, in order.
 
-    `with queue.consumer() as consumer:`, then `lease`, and `ack`, `nack`, `fail` or `release`.
+    `with hf.consumer("orders") as consumer:`, then `lease`, and `ack`, `nack`, `fail` or `release`.
     A thread keeps its partitions; without one (`background=False`) call `tick` often enough.
     """
 
@@ -689,6 +702,8 @@ class Consumer:
         self._at = owner.queue.context
         self._here: dict[str, Delivery] = {}
         self._ready: deque[Delivery] = deque()
+        self._back: list[Delivery] = []
+        self._lock = threading.RLock()
         self._quit = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="holdfast-owner", daemon=True)
         if background:
@@ -771,44 +786,61 @@ class Consumer:
 
     def _give(self, limit: int) -> list[Lease]:
         given: list[Lease] = []
-        while self._ready and len(given) < limit:
-            delivery, now = self._ready.popleft(), self._at.clock.now()
-            if delivery.deadline > now and self._owner.holds(delivery, now):
-                self._here[delivery.lease.token] = delivery
-                given.append(delivery.lease)
-            else:
-                self._not_started(delivery)
+        with self._lock:
+            while self._ready and len(given) < limit:
+                delivery, now = self._ready.popleft(), self._at.clock.now()
+                if delivery.deadline > now and self._owner.holds(delivery, now):
+                    self._here[delivery.lease.token] = delivery
+                    given.append(delivery.lease)
+                else:
+                    self._not_started(delivery)
         return given
 
     def _not_started(self, delivery: Delivery) -> None:
         work = self._owner.finished(delivery, failed=False, started=False)
-        self._put_back([delivery, *work.back])
+        self._back.append(delivery)
+        self._do(work)
 
     def _do(self, work: Work) -> None:
-        self._ready.extend(work.start)
-        self._put_back(work.back)
+        with self._lock:
+            self._ready.extend(work.start)
+            self._back.extend(work.back)
+            self._put_back()
 
-    def _put_back(self, deliveries: list[Delivery]) -> None:
-        now = self._at.clock.now()
-        ours = [d for d in deliveries if self._owner.holds(d, now)]
-        moves = [self._owner.given_back(d, now) for d in ours]
-        answers = dict(zip(map(id, ours), self._at.store.settle(moves, now), strict=True))
-        for delivery in deliveries:
-            self._do(self._owner.settled(delivery, answers.get(id(delivery))))
+    def _put_back(self) -> None:
+        """What the store did not take stays here, for the next time."""
+        while self._back:
+            deliveries, now = [*self._back], self._at.clock.now()
+            ours = [d for d in deliveries if self._owner.holds(d, now)]
+            moves = [self._owner.given_back(d, now) for d in ours]
+            answers = dict(zip(map(id, ours), self._at.store.settle(moves, now), strict=True))
+            del self._back[: len(deliveries)]
+            for delivery in deliveries:
+                more = self._owner.settled(delivery, answers.get(id(delivery)))
+                self._ready.extend(more.start)
+                self._back.extend(more.back)
 
     def _settle(self, lease: Lease, outcome: Outcome, *, lost_is_fine: bool = False) -> None:
-        delivery, now = self._here.pop(lease.token, None), self._at.clock.now()
-        lost = LeaseLost(f"{lease.id}: this lease has ended, or its partition has a new owner")
-        if delivery is None:
-            raise lost
-        failed, started = isinstance(outcome, Retry | Fail), not isinstance(outcome, Release)
-        work = self._owner.finished(delivery, failed=failed, started=started)
-        answer: Settled | None = None
-        if self._owner.holds(delivery, now):
-            move = decide(lease, outcome, self._queue.policy, now, self._at.rng)
-            self._owner.decided(delivery, move)
-            answer = self._at.store.settle([move], now)[0]
-        work.add(self._owner.settled(delivery, answer))
-        self._do(work)
-        if answer is not Settled.APPLIED and not lost_is_fine:
+        """May be repeated when the store did not answer."""
+        with self._lock:
+            delivery, now = self._here.get(lease.token), self._at.clock.now()
+            lost = LeaseLost(f"{lease.id}: this lease has ended, or its partition has a new owner")
+            if delivery is None:
+                raise lost
+            if delivery.verdict is None:
+                delivery.verdict = outcome
+                failed = isinstance(outcome, Retry | Fail)
+                started = not isinstance(outcome, Release)
+                work = self._owner.finished(delivery, failed=failed, started=started)
+                self._ready.extend(work.start)
+                self._back.extend(work.back)
+            answer: Settled | None = None
+            if self._owner.holds(delivery, now):
+                move = decide(lease, outcome, self._queue.policy, now, self._at.rng)
+                self._owner.decided(delivery, move)
+                answer = self._at.store.settle([move], now)[0]
+            del self._here[lease.token]
+            with suppress(StoreError):  # this one is settled; the others are tried again
+                self._do(self._owner.settled(delivery, answer))
+        if answer not in (Settled.APPLIED, Settled.ALREADY) and not lost_is_fine:
             raise lost

@@ -28,6 +28,7 @@ from holdfast import (
     QueueNotFound,
     Retry,
     State,
+    StoreUnavailable,
 )
 from holdfast.lifecycle import partition_of
 from holdfast.ownership import Consumer
@@ -735,3 +736,69 @@ def test_a_worker_that_stops_gives_back_what_did_not_start(hf: Holdfast) -> None
     assert (queue.stats().done, queue.stats().ready) == (1, 19)
     assert {entry.message.attempts for entry in queue.browse()} == {0}
     assert queue.partitions()[0].owner is None
+
+
+class _Unheard:
+    """A store whose next lease is done, and its answer lost."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.fails = False
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        leases = self._store.lease(ask, now)
+        if self.fails and leases:
+            self.fails = False
+            raise StoreUnavailable("the connection broke off")
+        return leases
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.promise("PART-6")
+def test_a_lease_whose_answer_was_lost_is_taken_over_before_anything_passes_it(
+    store_factory: StoreFactory, clock: ManualClock
+) -> None:
+    unheard: Any = _Unheard(store_factory())
+    hf = holdfast.connect(unheard, clock=clock)
+    queue = hf.queue("orders", ordered=True, ack_timeout=3600)
+    queue.enqueue_many(Outgoing(n, key="k") for n in range(3))
+    owner = hf.consumer("orders", background=False)
+    owner.tick()
+    owner.ack(owner.lease()[0])
+    unheard.fails = True
+    with pytest.raises(StoreUnavailable):
+        owner.lease()
+    assert work_off([owner]) == []
+    owner.tick()
+    assert work_off([owner]) == [1, 2]
+    owner.close()
+
+
+@pytest.mark.promise("PART-6")
+def test_an_ack_that_the_store_did_not_take_may_be_repeated(
+    store_factory: StoreFactory, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = holdfast.connect(store_factory(), clock=clock)
+    queue = hf.queue("orders", ordered=True)
+    queue.enqueue_many(Outgoing(n, key="k") for n in range(3))
+    owner = hf.consumer("orders", background=False)
+    owner.tick()
+    (lease,) = owner.lease()
+
+    def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hf.store, "settle", away)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                owner.nack(lease, delay=1)
+    owner.nack(lease, delay=1)
+    assert work_off([owner]) == []
+    clock.advance(1)
+    assert work_off([owner]) == [0, 1, 2]
+    with pytest.raises(LeaseLost):
+        owner.ack(lease)
+    owner.close()
