@@ -1,4 +1,4 @@
-"""docs/topics.md is a program that runs, and so is each example about topics."""
+"""docs/topics.md and docs/partitions.md are programs that run, and so is each example of topics."""
 
 import os
 import re
@@ -46,8 +46,9 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     assert [line for line in said if not line.startswith(" ")] == SAYS[name]
 
 
-def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "topics.md").read_text()
+@pytest.mark.parametrize("name", ["topics", "partitions"])
+def test_the_page_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
     program = tmp_path / "page.py"

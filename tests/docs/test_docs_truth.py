@@ -74,7 +74,7 @@ def test_architecture_draws_the_layers_that_the_linter_holds() -> None:
         f"{handlers.RESULT_MAX // 1024} KiB as JSON",
         f"newest {message.ERRORS_MAX}, each up to {message.ERROR_TEXT_MAX:,} characters",
         f"| {queue.LEASE_MAX:,} messages |",
-        f"| {app.PARTITIONS_MAX}, set when it is made |",
+        f"| {app.PARTITIONS_MAX} in use, {app.PARTITIONS_TOTAL} with those from before",
         f"{policy.SECONDS_MAX // (365 * 24 * 3600)} years",
         f"| {worker.PREFETCH_MAX:,}, and no more than it worked off in "
         f"{worker.PREFETCH_S * 1000:.0f} ms lately",
