@@ -382,6 +382,9 @@ class Owner:
                     held.add(part.number)
                 else:
                     left.append((part, lease))
+        now = self._at.clock.now()
+        parts = [part for part in parts if not part.lost and now < part.until]
+        left = [(part, lease) for part, lease in left if part in parts]  # still ours: so were these
         moves = [lifecycle.abandoned(lease, self._policy, now) for _, lease in left]
         store.settle(moves, now)
         for part, lease in left:

@@ -802,3 +802,34 @@ def test_an_ack_that_the_store_did_not_take_may_be_repeated(
     with pytest.raises(LeaseLost):
         owner.ack(lease)
     owner.close()
+
+
+@pytest.mark.promise("PART-3")
+def test_an_owner_that_is_frozen_while_it_takes_over_takes_nothing_from_its_successor(
+    store_factory: StoreFactory, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = [holdfast.connect(store_factory(), clock=clock) for _ in range(3)]
+    queue = connections[0].queue("orders", ordered=True, ack_timeout=3600)
+    queue.enqueue_many(Outgoing(n, key="k") for n in range(3))
+    dead, frozen, other = (hf.consumer("orders", background=False) for hf in connections)
+    dead.tick()
+    assert len(dead.lease()) == 1
+    clock.advance(LEASE)
+    browse, taken, begun = connections[1].store.browse, list[Lease](), list[bool]()
+
+    def slow(*args: Any) -> Any:
+        if not begun:
+            begun.append(True)
+            clock.advance(LEASE)
+            other.tick()
+            taken.extend(other.lease())
+        return browse(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connections[1].store, "browse", slow)
+        frozen.tick()
+    assert payloads(taken) == [0]
+    other.ack(taken[0])
+    assert frozen.partitions == []
+    assert [taken[0].message.payload, *work_off([frozen, other])] == [0, 1, 2]
+    other.close()
