@@ -215,15 +215,17 @@ class Worker:
     def _wait_for_more(self) -> None:
         names = [queue.name for queue in self._queues if queue.name not in self._trouble]
         now = self._at.clock.now()
+        ordered = [self._owners[name] for name in names if name in self._owners]
+        owned = ordered[0].owned() if len(names) == len(ordered) == 1 else []
         if not names:
             self._stop.wait(IDLE_S / 2)
-        elif not self._owners:
+        elif not ordered:
             self._at.store.wait(names, now, IDLE_S / 2)
-        elif self._unsettled or len(names) > 1 or not (owned := self._owners[names[0]].owned()):
-            self._has_room.wait(POLL_S)  # one wait for several queues knows no partitions
-            self._has_room.clear()
-        else:
+        elif owned and not self._unsettled:
             self._at.store.wait(names, now, IDLE_S / 2, owned)
+        else:  # one wait for several queues knows no partitions
+            self._has_room.wait(POLL_S)
+            self._has_room.clear()
 
     def _all_empty(self) -> bool:
         """Of ordered queues also what others own: it is theirs to finish."""

@@ -877,4 +877,20 @@ BUGS = [
         "",
         "test_topics.py",
     ),
+    Bug(
+        "who was frozen takes from its successor",
+        OWNING,
+        "parts = [part for part in parts if not part.lost and now < part.until]",
+        "pass",
+        "test_ordering.py::test_an_owner_that_is_frozen_while_it_takes_over_takes_nothing_from_its_"
+        "successor",
+    ),
+    Bug(
+        "a lease whose answer was lost is passed",
+        OWNING,
+        "            for part in parts:\n                part.open = False\n            self._look_at",
+        "            self._look_at",
+        "test_ordering.py::test_a_lease_whose_answer_was_lost_is_taken_over_before_anything_passes"
+        "_it",
+    ),
 ]
