@@ -757,7 +757,7 @@ class _Unheard:
 
 
 @pytest.mark.promise("PART-6")
-def test_a_lease_whose_answer_was_lost_is_taken_over_before_anything_passes_it(
+def test_a_lease_whose_answer_was_lost_is_passed_by_nothing(
     store_factory: StoreFactory, clock: ManualClock
 ) -> None:
     unheard: Any = _Unheard(store_factory())
