@@ -314,7 +314,9 @@ class Owner:
                 part.leaving = True
                 self._todo.add(self._clear(part))
         self._hand_over()
-        self._take([n for n in wanted if n not in owners], share - len(mine))
+        held = {part.number for part in self._held()}  # perhaps run out: renewing tells
+        free = [n for n in wanted if n not in owners and n not in held]
+        self._take(free, share - len(mine))
         kept = [part for part in mine if not part.leaving]
         self._take_over([p for p in kept if not p.open or _left_behind(p, depths)])
 

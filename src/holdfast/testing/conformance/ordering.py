@@ -29,9 +29,11 @@ from holdfast import (
     Retry,
     State,
     StoreUnavailable,
+    ownership,
+    settings,
 )
 from holdfast.lifecycle import partition_of
-from holdfast.ownership import Consumer
+from holdfast.ownership import Consumer, Owner
 from holdfast.store import LeaseAsk, partition_claim
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
@@ -318,9 +320,6 @@ def test_a_message_that_kills_its_owners_dies_and_takes_no_other_with_it(
     hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
 ) -> None:
     """Leased many at a time, as a worker does: those behind it must not use up their attempts."""
-    from holdfast import settings
-    from holdfast.ownership import Owner
-
     queue = hf.queue("orders", ordered=True, max_attempts=3, ack_timeout=3600)
     queue.enqueue_many(Outgoing(n, key="k") for n in range(5))
     for _ in range(3):
@@ -833,3 +832,27 @@ def test_an_owner_that_is_frozen_while_it_takes_over_takes_nothing_from_its_succ
     assert frozen.partitions == []
     assert [taken[0].message.payload, *work_off([frozen, other])] == [0, 1, 2]
     other.close()
+
+
+@pytest.mark.promise("PART-3")
+def test_a_claim_that_ran_out_within_a_tick_is_a_new_one(
+    store_factory: StoreFactory, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen between renewing and looking at the shares: what was in line goes back."""
+    hf = holdfast.connect(store_factory(), clock=clock)
+    queue = hf.queue("orders", partitions=2, ordered=True)
+    queue.enqueue_many(Outgoing(n, key=keys_of(2, 0, 1)[0]) for n in range(5))
+    hf.store.claim(partition_claim("orders", 1), "another", LEASE * 1000, clock.now())
+    owner = Owner(hf.context, queue, settings.load({}))
+    owner.tick()
+    assert len(owner.lease().new) == 5
+    clock.advance(REBALANCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "_hand_over", lambda: clock.advance(LEASE))
+        patch.setattr(ownership.secrets, "randbelow", lambda n: 0)
+        back = owner.tick().back
+    clock.advance(REBALANCE)
+    back += owner.tick().back
+    assert len(back) == 4
+    assert not any(owner.holds(delivery, clock.now()) for delivery in back)
+    assert owner.owned() == [0, 1]
