@@ -888,8 +888,8 @@ BUGS = [
     Bug(
         "a lease whose answer was lost is passed",
         OWNING,
-        "            for part in parts:\n                part.open = False\n            self._look_at",
-        "            self._look_at",
+        "                part.open = False\n            self._look_at = 0",
+        "                pass\n            self._look_at = 0",
         "test_ordering.py::test_a_lease_whose_answer_was_lost_is_passed_by_nothing",
     ),
 ]
