@@ -330,9 +330,10 @@ class Batches:
                 part_name(hold, len(counts)),
                 (part.epoch,),
             )
-            n = self._at.store.hold(ask, self._now())
+            now = self._now()
+            n = self._at.store.hold(ask, now)
             if n:
-                n -= self._owner.put_off(part.number, part_name(hold, len(counts)))
+                n -= self._owner.put_off(part.number, part_name(hold, len(counts)), now)
             if n:
                 counts.append(n)
         return self._taken(query, batch, hold, counts)

@@ -154,6 +154,7 @@ class Owner:
         self._lock = threading.RLock()
         self._parts: dict[int, Part] = {}
         self._todo = Work()
+        self._waiting: dict[str, int] = {}
         self._renew_at = self._look_at = self._rebalance_at = 0
         self._spec = queue.spec
         self._policy = queue.policy
@@ -215,15 +216,25 @@ class Owner:
             if claim is not None:
                 fresh.append(self._adopt(number, claim))
         self._take_over(fresh)
+        self._waiting = self._delayed_keys()
         return self._not_barred([part for part in fresh if part.open])
 
-    def put_off(self, number: int, batch: str) -> int:
-        """Of what a batch name holds of a partition, put back what has to wait; how many."""
-        store, name, back = self._at.store, self.queue.name, 0
+    def _delayed_keys(self) -> dict[str, int]:
         keys: dict[str, int] = {}
         if self._policy.on_failure == "block":
             for _, key, blocker in self._blocked(range(self._spec.partitions)):
                 keys[key] = max(keys.get(key, 0), blocker.until)
+        return keys
+
+    def put_off(self, number: int, batch: str, asked_at: int) -> int:
+        """Of what a batch name took of a partition at a time, put back what has to wait; how many.
+
+        That is what waits for a message that was delayed then. It may be due by now, and not be
+        seen any more: hence what was seen before counts as well.
+        """
+        store, name, back = self._at.store, self.queue.name, 0
+        before = {key: until for key, until in self._waiting.items() if until > asked_at}
+        keys = before | self._delayed_keys()
         depths = store.depths(name, self._at.clock.now())
         barred = not self._is_clear(number, depths)
         after: str | None = None
@@ -401,11 +412,13 @@ class Owner:
         for part in parts:
             part.open = part.number not in held
 
-    def _blocked(self, numbers: Iterable[int]) -> Iterator[tuple[int, str, Blocker]]:
+    def _blocked(
+        self, numbers: Iterable[int], at: int | None = None
+    ) -> Iterator[tuple[int, str, Blocker]]:
         """Keys that wait for a message that failed, in the order of their places."""
         found = [
             entry
-            for entry in self._browse(State.DELAYED)
+            for entry in self._browse(State.DELAYED, at)
             if entry.message.partition in numbers
             and entry.message.key is not None
             and entry.message.first_leased_at is not None
@@ -415,11 +428,11 @@ class Owner:
             blocker = Blocker(message.id, message.available_at)
             yield message.partition, message.key or "", blocker
 
-    def _browse(self, state: State) -> Iterator[Entry]:
+    def _browse(self, state: State, at: int | None = None) -> Iterator[Entry]:
         after: str | None = None
         while True:
-            view = View(self.queue.name, state)
-            page = self._at.store.browse(view, after, PAGE, self._at.clock.now())
+            view, now = View(self.queue.name, state), self._at.clock.now() if at is None else at
+            page = self._at.store.browse(view, after, PAGE, now)
             yield from page.entries
             after = page.after
             if after is None:
@@ -470,7 +483,7 @@ class Owner:
             )
             now = self._at.clock.now()
             leases = self._at.store.lease(ask, now)
-            barred, keys = self._barriers(leases)
+            barred, keys = self._barriers(leases, now)
             gone = self._blockers_gone(leases, now)
             return self._hand_in(leases, turns, now, barred, keys, gone)
         except BaseException:  # the store may have leased some: nothing may pass them
@@ -650,21 +663,24 @@ class Owner:
         depths = self._at.store.depths(self.queue.name, self._at.clock.now())
         return [part for part in parts if self._is_clear(part.number, depths)]
 
-    def _barriers(self, leases: list[Lease]) -> tuple[set[int], dict[str, tuple[int, int]]]:
+    def _barriers(
+        self, leases: list[Lease], asked_at: int
+    ) -> tuple[set[int], dict[str, tuple[int, int]]]:
         """Looked at after the lease: whoever enqueued these had enqueued what is older before."""
         numbers = {n for lease in leases if self._start(n := lease.message.partition)}
         if not numbers:
             return set(), {}
         depths = self._at.store.depths(self.queue.name, self._at.clock.now())
-        barred = {n for n in numbers if not self._is_clear(n, depths)}
         older = {d.partition for d in depths if d.partition < self._start(max(numbers))}
         waits = {n for n in older if depths[n].delayed}
         keys: dict[str, tuple[int, int]] = {}
         if waits and self._policy.on_failure == "block":
-            for number, key, blocker in self._blocked(waits):
+            for number, key, blocker in self._blocked(waits, asked_at):
                 first, until = keys.get(key, (number, 0))
                 keys[key] = (first, max(until, blocker.until))
-        return barred, keys
+            # One that came due meanwhile is among the delayed no more: now it counts as ready.
+            depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        return {n for n in numbers if not self._is_clear(n, depths)}, keys
 
     def _start(self, number: int) -> int:
         """The first partition of its generation."""

@@ -119,3 +119,29 @@ def test_older_partitions_are_read_out_before_newer_ones(hf: Holdfast, ordered: 
         start, parts = batch_of(hf, batches, start)
         seen.append(numbers(parts))
     assert seen == [list(range(20)), list(range(20, 40))]
+
+
+@pytest.mark.promise("PART-6")
+def test_a_key_is_held_back_when_its_failed_message_comes_due_meanwhile(
+    hf: Holdfast, ordered: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered.enqueue_many(Outgoing(n, key="k") for n in range(3))
+    batches = Batches(hf.context, "orders")
+    start, parts = batch_of(hf, batches, Offset())
+    leases = {lease.message.payload: lease for part in parts for lease in part}
+    verdicts = [Judged(leases[0], FAILED), *(Judged(leases[n], None) for n in (1, 2))]
+    judge(hf.context, start.hold, "once", 0, verdicts)
+    publish(hf.context, start.query, start.hold, "once")
+    hold = hf.store.hold
+
+    def slow(*args: Any) -> int:
+        held = hold(*args)
+        clock.advance(10)
+        return held
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hf.store, "hold", slow)
+        end, parts = batch_of(hf, batches, start)
+    assert (end, parts) == (None, [])
+    _, parts = batch_of(hf, batches, start)
+    assert [lease.message.payload for part in parts for lease in part] == [0, 1, 2]
