@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE_S = 120.0
-KEYS = 6
+KEYS, COUNT = 6, 36
 
 
 @pytest.fixture
 def hf(store_url: str) -> Iterator[Holdfast]:
     with holdfast.connect(store_url, max_attempts=5, backoff=Backoff(base=0.2, max=0.2)) as made:
         queue = made.queue("orders", partitions=3, ordered=True)
-        queue.enqueue_many(Outgoing({"n": n}, key=f"k{n % KEYS}") for n in range(60))
+        queue.enqueue_many(Outgoing({"n": n}, key=f"k{n % KEYS}") for n in range(COUNT))
         yield made
 
 
@@ -43,7 +43,7 @@ def test_handlers_on_spark_keep_a_key_in_order(
 
     @hf.handler("orders")
     def handle(payload: dict[str, Any], message: Message) -> None:
-        n, failed = payload["n"], payload["n"] % 7 == 3 and message.attempts < 3
+        n, failed = payload["n"], payload["n"] % 11 == 3 and message.attempts < 2
         out = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         line = f"{message.key} {message.partition} {n} {'failed' if failed else 'done'}\n"
         os.write(out, line.encode())
@@ -52,7 +52,7 @@ def test_handlers_on_spark_keep_a_key_in_order(
             raise Retry("not this time")
 
     query = hs.run(
-        hf, "orders", checkpoint=str(tmp_path / "c"), spark=spark, wait=False, max_messages=25
+        hf, "orders", checkpoint=str(tmp_path / "c"), spark=spark, wait=False, max_messages=15
     )
     wait_until(lambda: query.exception() or is_done(hf), PATIENCE_S)
     query.stop()
@@ -64,9 +64,9 @@ def test_handlers_on_spark_keep_a_key_in_order(
         assert int(n) == expected, f"{line}: {expected} comes first"
         if how == "done":
             done[key].append(int(n))
-    assert sum(map(len, done.values())) == 60
+    assert sum(map(len, done.values())) == COUNT
     attempts = {row.message.payload["n"]: row.message.attempts for row in hf.queue("orders").log()}
-    assert attempts == {n: 3 if n % 7 == 3 else 1 for n in range(60)}
+    assert attempts == {n: 2 if n % 11 == 3 else 1 for n in range(COUNT)}
 
 
 @pytest.mark.promise("PART-6", "SPARK-4")
@@ -90,8 +90,8 @@ def test_a_transformation_of_frames_holds_a_failed_key_back(
     assert query.exception() is None
     rows = spark.read.parquet(sink).select("n", "batch").collect()
     batches = {row["n"]: row["batch"] for row in rows}
-    assert sorted(batches) == list(range(60))
+    assert sorted(batches) == list(range(COUNT))
     first = min(batches.values())
-    assert {n for n, batch in batches.items() if batch != first} == set(range(8, 60, KEYS))
+    assert {n for n, batch in batches.items() if batch != first} == set(range(8, COUNT, KEYS))
     attempts = {row.message.payload["n"]: row.message.attempts for row in hf.queue("orders").log()}
-    assert attempts == {n: 2 if n == 8 else 1 for n in range(60)}
+    assert attempts == {n: 2 if n == 8 else 1 for n in range(COUNT)}
