@@ -120,6 +120,11 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     """The new history; None leaves it as it is."""
     status: Status | None = None
     result: bytes | None = None
+    partition: int | None = None
+    """WAITING: its partition in `to_queue`; None keeps the one it has."""
+    body: bytes | None = None
+    """WAITING, together with `content_type`: a new payload; None keeps the one it has."""
+    content_type: str | None = None
 
 
 class LeaseAsk(msgspec.Struct, frozen=True):
