@@ -11,6 +11,7 @@ from holdfast.errors import (
     MessageNotFound,
     MissingExtra,
     NotFound,
+    PermissionDenied,
     QueueNotEmpty,
     QueueNotFound,
     RedriveFailed,
@@ -21,18 +22,32 @@ from holdfast.errors import (
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    Unauthenticated,
 )
 from holdfast.message import ErrorInfo, Finished, Lease, Message, Outgoing
 from holdfast.outcome import Done, Extend, Fail, Release, Retry
 from holdfast.policy import Policy
 from holdfast.queue import PartitionStats, Queue
+from holdfast.redrive import (
+    DeadFilter,
+    Edit,
+    EditFailed,
+    Progress,
+    RedriveJob,
+    Redriven,
+    RedriveNotFound,
+    RedriveRunner,
+)
 from holdfast.store import QueueStats, Settled, State
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Backoff",
+    "DeadFilter",
     "Done",
+    "Edit",
+    "EditFailed",
     "ErrorInfo",
     "Extend",
     "Fail",
@@ -50,12 +65,18 @@ __all__ = [
     "NotFound",
     "Outgoing",
     "PartitionStats",
+    "PermissionDenied",
     "Policy",
+    "Progress",
     "Queue",
     "QueueNotEmpty",
     "QueueNotFound",
     "QueueStats",
     "RedriveFailed",
+    "RedriveJob",
+    "RedriveNotFound",
+    "RedriveRunner",
+    "Redriven",
     "Release",
     "Retry",
     "SchemaTooNew",
@@ -67,5 +88,6 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreUnavailable",
+    "Unauthenticated",
     "connect",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,8 +59,9 @@ class AsyncHoldfast:
     async def stats(self) -> list[QueueStats]:
         return await self._pool.run(self.sync.stats)
 
-    async def redrive(self, dlq: str, count: int = 0) -> Redriven:
-        return await self._pool.run(self.sync.redrive, dlq, count)
+    async def redrive(self, dlq: str, count: int = 0, **options: Any) -> Redriven:
+        """Like `Holdfast.redrive`; `edit` and `progress` are called in a thread of the pool."""
+        return await self._pool.run(self.sync.redrive, dlq, count, **options)
 
     async def sweep(self) -> Swept:
         return await self._pool.run(self.sync.sweep)
@@ -197,7 +199,8 @@ class _Pool:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-aio")
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> Future[T]:
-        return self._threads.submit(call, *args, **options)
+        carried = copy_context()  # the span that is open where this is awaited
+        return self._threads.submit(carried.run, partial(call, *args, **options))
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.wrap_future(self.submit(call, *args, **options))

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from random import Random
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +21,9 @@ from holdfast.clock import Clock, StoreClock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.handlers import Handler, Registry
 from holdfast.message import check_queue_name, dlq_of, is_dlq
+from holdfast.observe import Observer
 from holdfast.policy import DEFAULTS, Policy, whole
-from holdfast.queue import Context, Queue
+from holdfast.queue import PARTITIONS_TOTAL, Context, Queue
 from holdfast.store import QueueSpec, QueueStats, Store, Subscription
 from holdfast.stores import open_store
 from holdfast.sweeper import Sweeper, Swept
@@ -31,28 +33,55 @@ if TYPE_CHECKING:
     from holdfast.ownership import Consumer
     from holdfast.worker import Executor, Worker
 
+REMOTE = ("http://", "https://", "grpc://", "grpcs://")
 PARTITIONS_MAX = 256
-PARTITIONS_TOTAL = 1024
-"""With those of earlier generations (see `QueueSpec.starts`)."""
 
 logger = logging.getLogger("holdfast")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def connect(
-    url: str | Store, *, clock: Clock | None = None, rng: Random | None = None, **policy: Any
+    url: str | Store,
+    *,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+    observer: Observer | None = None,
+    key: str | None = None,
+    ca: str | None = None,
+    **policy: Any,
 ) -> Holdfast:
-    """Open a store by URL: sqlite:///jobs.db, or memory:// for tests.
+    """Open a store by URL: sqlite:///jobs.db, or memory:// for tests. Or a server that has one:
+    http://host:8080 or grpc://host:8081, with its `key` if it asks for one (https, grpcs: `ca` is a
+    file of certificates to trust).
 
     Policy fields (max_attempts, ack_timeout, backoff, ...) hold for every queue and message that
-    does not say otherwise. A clock and a random source are for tests.
+    does not say otherwise. An `observer` is told of all that goes through this connection. A clock
+    and a random source are for tests.
     """
+    if isinstance(url, str) and url.startswith(REMOTE):
+        _only_a_store_takes(clock=clock, rng=rng, observer=observer, **policy)
+        return import_module("holdfast.client").open_url(url, key=key, ca=ca)
+    _only_a_server_takes(key=key, ca=ca)
     env = settings.load()
     own = Policy.of(**policy).over(env.policy).over(DEFAULTS)
     store = open_store(url) if isinstance(url, str) else url
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     at = Context(store, clock or StoreClock(store.time), rng or Random(), own, owner)
+    if observer is not None:
+        at.observe(observer)
     return Holdfast(at, env, url if isinstance(url, str) else None)
+
+
+def _only_a_store_takes(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgument(name, "is the server's: set it there, or on the queue")
+
+
+def _only_a_server_takes(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgument(name, "is for a server, and this is a store")
 
 
 class Holdfast:
@@ -193,9 +222,63 @@ class Holdfast:
         shown = [n for n in names if not (is_dlq(n) and n.removesuffix(".dlq") in homes)]
         return self._at.store.stats(shown, self._at.clock.now())
 
-    def redrive(self, dlq: str, count: int = 0) -> redrive.Redriven:
-        """Put the `count` oldest dead letters back into their queue; 0 puts back all."""
-        return redrive.redrive(self._at, dlq, count)
+    def redrive(
+        self,
+        dlq: str,
+        count: int = 0,
+        *,
+        ids: Sequence[Any] | None = None,
+        where: redrive.DeadFilter | None = None,
+        rate: float | None = None,
+        to: str | None = None,
+        edit: redrive.Edit | redrive.Editor | None = None,
+        dry_run: bool = False,
+        progress: Callable[[redrive.Progress], object] | None = None,
+        cancel: threading.Event | redrive.Stopped | None = None,
+    ) -> redrive.Redriven:
+        """Put the `count` oldest dead letters back into their queue; 0 puts back all.
+
+        Only those named by `ids`, and those that a filter takes: `where=DeadFilter(code="Declined",
+        older_than=3600)`. At most `rate` a second. Into another queue with `to`. With a new payload
+        by `edit`: a function of the message (None leaves it as it is), or an `Edit`. A dry run
+        moves nothing and says what would be moved. `progress` is called after every batch; `cancel`
+        is an event, or a function, that is looked at before each.
+        """
+        return redrive.redrive(
+            self._at,
+            dlq,
+            count,
+            ids=ids,
+            where=where,
+            rate=rate,
+            to=to,
+            edit=edit,
+            dry_run=dry_run,
+            progress=progress,
+            cancel=cancel,
+        )
+
+    def start_redrive(self, dlq: str, count: int = 0, **options: Any) -> redrive.RedriveJob:
+        """A redrive that outlives this process, with the same options: `edit` must be an `Edit`.
+
+        It is written down here and worked by a `redrive_runner`, in this process or another.
+        """
+        return redrive.start_redrive(self._at, dlq, count, **options)
+
+    def get_redrive(self, id: Any) -> redrive.RedriveJob:
+        return redrive.get_redrive(self._at, id)
+
+    def list_redrives(self) -> list[redrive.RedriveJob]:
+        """Those that run, and those that ended within a day: the newest first."""
+        return redrive.list_redrives(self._at)
+
+    def cancel_redrive(self, id: Any) -> redrive.RedriveJob:
+        """Stop it after the batch it is at, whoever works it."""
+        return redrive.cancel_redrive(self._at, id)
+
+    def redrive_runner(self) -> redrive.RedriveRunner:
+        """Works what `start_redrive` wrote down; servers run one."""
+        return redrive.RedriveRunner(self._at, self._settings)
 
     def sweep(self) -> Swept:
         """Settle every overdue lease now. Also runs by itself in every worker."""

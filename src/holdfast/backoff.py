@@ -10,6 +10,8 @@ from holdfast.errors import InvalidArgument, did_you_mean
 
 Jitter = Literal["none", "full", "decorrelated"]
 JITTERS: tuple[str, ...] = get_args(Jitter)
+SECONDS_MAX = 100 * 365 * 24 * 3600
+"""The longest time that may be asked for: stores count milliseconds in 64 bits, or in doubles."""
 
 
 class Backoff:
@@ -32,9 +34,9 @@ class Backoff:
         self._given: dict[str, Any] = {
             name: value for name, value in given.items() if value is not None
         }
-        self.base = _number("backoff.base", base, 5.0, low=0.0)
+        self.base = _number("backoff.base", base, 5.0, low=0.0, high=SECONDS_MAX)
         self.factor = _number("backoff.factor", factor, 2.0, low=1.0)
-        self.max = _number("backoff.max", max, 1800.0, low=0.0)
+        self.max = _number("backoff.max", max, 1800.0, low=0.0, high=SECONDS_MAX)
         self.jitter: Jitter = _jitter(jitter)
 
     def raw(self, attempt: int) -> float:
@@ -82,13 +84,17 @@ class Backoff:
         return Backoff, tuple(given.get(k) for k in ("base", "factor", "max", "jitter"))
 
 
-def _number(field: str, value: Any, default: float, low: float) -> float:
+def _number(
+    field: str, value: Any, default: float, low: float, high: float = math.inf
+) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidArgument(field, f"must be a finite number, not {value!r}")
     if value < low:
         raise InvalidArgument(field, f"must be {low:g} or more, not {value!r}")
+    if value > high:
+        raise InvalidArgument(field, f"must be at most {high}, not {value!r}")
     return float(value)
 
 

@@ -116,6 +116,18 @@ class MissingExtra(HoldfastError, ImportError):
     code = "FAILED_PRECONDITION"
 
 
+class Unauthenticated(HoldfastError):
+    """No key came with the call, or one that does not count: wrong, expired, revoked."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(HoldfastError):
+    """The key is good, and does not allow this. The message names the right and the queue."""
+
+    code = "PERMISSION_DENIED"
+
+
 SHOWN = 10
 
 

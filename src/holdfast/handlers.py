@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from holdfast import lifecycle, payload
+from holdfast import lifecycle, payload, tracing
 from holdfast.errors import InvalidArgument
 from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
 from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, Message, check_queue_name
@@ -291,6 +291,8 @@ def verdict_of(attempts: list[Attempt]) -> Verdict:
 
 
 def problem(error: BaseException, handler: str | None) -> Problem:
+    cause = error.error if isinstance(error, Retry | Fail) else error
+    tracing.record(cause if isinstance(cause, BaseException) else error)
     if isinstance(error, Retry | Fail):
         inner = error.error
         if isinstance(inner, BaseException):

@@ -159,8 +159,21 @@ def _silent(lease: Lease, rules: Policy, now: int, reason: str, code: str) -> Tr
     return _back(Verb.EXPIRE, lease, now, message.attempts, history)
 
 
-def redriven(message: Message, place: int, to_queue: str, now: int) -> Transition:
-    """A dead letter starts over: attempts at 0; id, key, headers, payload and errors stay."""
+def redriven(
+    message: Message,
+    place: int,
+    to_queue: str,
+    now: int,
+    *,
+    elsewhere: QueueSpec | None = None,
+    payload: tuple[bytes, str] | None = None,
+) -> Transition:
+    """A dead letter starts over: attempts at 0; id, key, headers, payload and errors stay.
+
+    `elsewhere` is the queue it goes to when that is not its own: there it gets the partition of
+    its key. A new `payload` is a body with its content type.
+    """
+    body, content_type = payload or (None, None)
     history = msgspec.structs.replace(
         message.history,
         dead_at=None,
@@ -180,6 +193,9 @@ def redriven(message: Message, place: int, to_queue: str, now: int) -> Transitio
         available_at=now,
         attempts=0,
         history=history,
+        partition=elsewhere and home_partition(message.key, message.id, elsewhere),
+        body=body,
+        content_type=content_type,
     )
 
 
@@ -206,6 +222,11 @@ def partition_of(key: str | None, id: str, partitions: int) -> int:
         return 0
     digest = blake2b((id if key is None else key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
+
+
+def home_partition(key: str | None, id: str, spec: QueueSpec) -> int:
+    """Where a message that is new to a queue belongs: in the newest generation."""
+    return partition_of(key, id, spec.spread) + spec.starts[-1]
 
 
 def in_use(spec: QueueSpec, depths: Sequence[Depth]) -> list[int]:

@@ -22,6 +22,7 @@ PRIORITY_MAX = 9
 ERRORS_MAX = 200
 """Errors kept on a message: the newest. Attempts end long before, redrives may not."""
 ERROR_TEXT_MAX = 2000
+ERROR_CODE_MAX = 200
 
 Status = Literal["COMPLETED", "COMPLETED_WITH_ERRORS"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease
+from holdfast.message import ERROR_CODE_MAX, ERROR_TEXT_MAX, ErrorInfo, Lease
 from holdfast.policy import positive, seconds
 
 RESULT_MAX = 64 * 1024
@@ -71,10 +71,10 @@ def error_info(
     """Whatever a caller calls an error (text, exception, mapping), as what is kept."""
     if isinstance(error, ErrorInfo):
         return error
-    text, own_code = _describe(error)
+    text, own_code = describe(error)
     return ErrorInfo(
         text[:ERROR_TEXT_MAX],
-        code or own_code,
+        (code or own_code)[:ERROR_CODE_MAX],
         now,
         lease.message.attempts,
         lease.owner,
@@ -82,10 +82,10 @@ def error_info(
     )
 
 
-def _describe(error: Any) -> tuple[str, str]:
+def describe(error: Any) -> tuple[str, str]:
     match error:
         case Retry() | Fail():
-            text, code = _describe(error.error)
+            text, code = describe(error.error)
             return text, error.code or code
         case BaseException():
             return str(error) or type(error).__name__, type(error).__name__

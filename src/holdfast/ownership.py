@@ -776,14 +776,19 @@ class Consumer:
     def release(self, lease: Lease) -> None:
         self._settle(lease, Release())
 
-    def close(self) -> None:
-        """Give back what was not settled, and the partitions."""
+    def settle(self, lease: Lease, outcome: Done | Retry | Fail | Release) -> None:
+        """Any of these, as a value."""
+        self._settle(lease, outcome)
+
+    def close(self, *, keep: bool = False) -> None:
+        """Give back what was not settled, and the partitions. `keep`: what was handed out stays
+        leased, and its partitions are free when their claims run out."""
         self._quit.set()
         self._owner.nudge.set()
         if self._thread.is_alive():
             self._thread.join()
         self._do(self._owner.clear())
-        for delivery in list(self._here.values()):
+        for delivery in [] if keep else list(self._here.values()):
             self._settle(delivery.lease, Release(), lost_is_fine=True)
         while self._ready:
             self._not_started(self._ready.popleft())

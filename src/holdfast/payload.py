@@ -88,7 +88,7 @@ def _check_json(value: Any, path: str) -> None:
 def _must_parse(body: bytes) -> None:
     try:
         _decode(body)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument("payload", f"not JSON: {error}") from error
 
 

@@ -7,12 +7,11 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from holdfast.backoff import Backoff
+from holdfast.backoff import SECONDS_MAX, Backoff
 from holdfast.errors import InvalidArgument, did_you_mean
 
 Exhausted = Literal["dead", "complete"]
 OnFailure = Literal["block", "skip"]
-SECONDS_MAX = 100 * 365 * 24 * 3600
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +89,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Policy:
         backoff = stored.get("backoff")
-        fields: dict[str, Any] = {**stored, "backoff": backoff and Backoff(**backoff)}
+        given = None if backoff is None else Backoff(**backoff)  # one that says nothing is {}
+        fields: dict[str, Any] = {**stored, "backoff": given}
         return cls(**fields)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import lifecycle, payload
+from holdfast import lifecycle, payload, tracing
 from holdfast.backoff import Backoff
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -34,6 +34,7 @@ from holdfast.message import (
     is_dlq,
     new_ids,
 )
+from holdfast.observe import Observer, Safe, observed
 from holdfast.outcome import (
     RESULT_MAX,
     Done,
@@ -60,20 +61,34 @@ from holdfast.store import (
 )
 
 LEASE_MAX = 10_000
+PARTITIONS_TOTAL = 1024
+"""With those of earlier generations (see `QueueSpec.starts`)."""
 HEADERS_MAX = 64 * 1024
 TEXT_MAX = 1024
 WAIT_STEP_S = 5.0
 PAGE = 500
 
 
-class Context(msgspec.Struct, frozen=True):
-    """What every verb needs: the store, the time, the dice, the connection's policy, a name."""
+class Context(msgspec.Struct):
+    """What every verb needs: the store, the time, the dice, the connection's policy, a name.
+
+    Nothing in it changes but who observes: handles that were given out before are watched as well.
+    """
 
     store: Store
     clock: Clock
     rng: Random
     policy: Policy
     owner: str
+    observers: tuple[Safe, ...] = ()
+
+    def observe(self, observer: Observer) -> None:
+        """Tell it of all that goes through this connection from now on. Again changes nothing."""
+        if any(known.observer is observer for known in self.observers):
+            return
+        safe = Safe(observer)
+        self.store = observed(self.store, safe)
+        self.observers = (*self.observers, safe)
 
     def complete(self, spec: QueueSpec) -> Policy:
         """The queue's policy with every field filled in."""
@@ -179,9 +194,22 @@ class Queue:
         """
         if isinstance(items, str | bytes | Mapping):
             raise InvalidArgument("items", "must be a list of payloads, not one payload")
-        return self._enqueue(list(items), within, _text("receipt", receipt))
+        return self._enqueue(list(items), within, text("receipt", receipt))
 
     def _enqueue(self, items: list[Any], within: Any, receipt: str | None = None) -> list[Message]:
+        span = tracing.producing("enqueue", self.name, len(items))
+        if span is None:
+            return self._store(items, within, receipt)
+        with span as headers:
+            return self._store(items, within, receipt, headers)
+
+    def _store(
+        self,
+        items: list[Any],
+        within: Any,
+        receipt: str | None,
+        trace: dict[str, str] | None = None,
+    ) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
         make = Maker(spec, self._complete(spec), now)
         messages: list[Message] = []
@@ -191,10 +219,28 @@ class Queue:
         except InvalidArgument as error:
             error.index = len(messages)
             raise
+        if trace:
+            messages = tracing.carrying(messages, trace)
         answers = self._at.store.enqueue(messages, now, within=within, receipt=receipt)
         if Enqueued.HELD not in answers:
             return messages
         return self._with_held(messages, answers)
+
+    def enqueue_each(self, items: Sequence[Outgoing]) -> list[Message | InvalidArgument]:
+        """Messages of different callers in one write: one that is bad fails alone."""
+        spec, now = self.spec, self._at.clock.now()
+        make = Maker(spec, self._complete(spec), now)
+        made: list[Message | InvalidArgument] = []
+        for item, id in zip(items, new_ids(len(items), now), strict=True):
+            try:
+                made.append(make(item, id))
+            except InvalidArgument as error:
+                error.index = 0  # of its caller, who sent one
+                made.append(error)
+        good = [message for message in made if isinstance(message, Message)]
+        answers = self._at.store.enqueue(good, now) if good else []
+        stored = iter(self._with_held(good, answers) if Enqueued.HELD in answers else good)
+        return [next(stored) if isinstance(item, Message) else item for item in made]
 
     def _with_held(self, messages: list[Message], answers: list[Enqueued]) -> list[Message]:
         pairs = list(zip(messages, answers, strict=True))
@@ -222,7 +268,8 @@ class Queue:
         """
         whole("limit", limit, low=1, high=LEASE_MAX)
         seconds("wait", wait)
-        _text("owner", owner)
+        text("owner", owner)
+        chosen = None if partitions is None else _partitions(partitions)
         spec = self.spec
         if spec.ordered:
             raise FailedPrecondition(
@@ -239,7 +286,7 @@ class Queue:
                 owner or self._at.owner,
                 secrets.token_hex(8),
                 ms(policy.ack_timeout or 0.0),
-                None if partitions is None else tuple(partitions),
+                chosen,
                 batch,
             )
             leases = store.lease(ask, now)
@@ -336,7 +383,7 @@ class Queue:
         until: int | None = None,
     ) -> Iterator[Entry]:
         """Look at messages in lease order without touching them: ready, delayed, leased or log."""
-        for page in self._pages(View(self.name, _state(state), since, until)):
+        for page in self._pages(View(self.name, state_of(state), since, until)):
             yield from page
 
     def _pages(self, view: View) -> Iterator[list[Entry]]:
@@ -435,7 +482,7 @@ def decide(
     """What an outcome means for a lease, by the rules."""
     match outcome:
         case Done(result):
-            return lifecycle.acked(lease, policy, None if result is None else _result(result))
+            return lifecycle.acked(lease, policy, None if result is None else encode_result(result))
         case Retry():
             errors = [error_info(outcome, lease, now)]
             return lifecycle.nacked(lease, errors, policy, now, rng, delay=outcome.delay)
@@ -473,9 +520,9 @@ class Maker:
             lifecycle.partition_of(key, id, self._spec.spread) + self._first,
             _priority(item.priority),
             key,
-            _text("type", item.type),
+            text("type", item.type),
             body,
-            content_type,
+            content_type if content_type in _KNOWN_TYPES else _content_type(content_type),
             _headers(item.headers) if item.headers is not None else {},
             self._now,
             self._available_at(item),
@@ -519,17 +566,43 @@ def _key(value: Any) -> str | None:
             value = f"0x{value.hex()}"
     elif value is not None and not isinstance(value, str):
         raise InvalidArgument("key", f"must be text or bytes, not {value!r}")
-    return _text("key", value)
+    return text("key", value)
 
 
-def _text(field: str, value: Any) -> str | None:
+def text(field: str, value: Any) -> str | None:
+    """Text that every store can keep as it is; or None."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise InvalidArgument(field, f"must be text, not {value!r}")
     if len(value) > TEXT_MAX:
         raise InvalidArgument(field, f"{len(value)} characters; the limit is {TEXT_MAX}")
+    if "\0" in value:  # PostgreSQL keeps none
+        raise InvalidArgument(field, "must not have a NUL character")
     return _encodable(field, value)
+
+
+_KNOWN_TYPES = (payload.JSON, payload.BYTES)
+
+
+def _content_type(value: Any) -> str:
+    text("content_type", value)
+    if not value or not value.isprintable():
+        raise InvalidArgument("content_type", f"must be a media type, not {value!r}")
+    return value
+
+
+def _partitions(numbers: Any) -> tuple[int, ...]:
+    if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes):
+        raise InvalidArgument("partitions", f"must be a list of numbers, not {numbers!r}")
+    chosen: list[Any] = list(numbers)  # pyright: ignore[reportUnknownArgumentType]
+    if not chosen:
+        raise InvalidArgument("partitions", "name one at least, or leave it out")
+    for number in chosen:
+        if number is None:
+            raise InvalidArgument("partitions", "must be whole numbers, not None")
+        whole("partitions", number, low=0, high=PARTITIONS_TOTAL - 1)
+    return tuple(dict.fromkeys(chosen))
 
 
 def _encodable(field: str, value: str) -> str:
@@ -562,7 +635,7 @@ def _time(field: str, at: Any) -> int:
     return ms(at)
 
 
-def _state(value: State | str) -> State:
+def state_of(value: State | str) -> State:
     try:
         return State(value)
     except ValueError:
@@ -570,5 +643,5 @@ def _state(value: State | str) -> State:
         raise InvalidArgument("state", f"{value!r}; must be one of {known}") from None
 
 
-def _result(result: Any) -> bytes:
+def encode_result(result: Any) -> bytes:
     return payload.encode(result, payload.JSON, RESULT_MAX)[0]

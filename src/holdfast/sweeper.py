@@ -12,7 +12,7 @@ from collections import Counter
 
 import msgspec
 
-from holdfast import batches, lifecycle, topic
+from holdfast import batches, lifecycle, redrive, topic
 from holdfast.errors import QueueNotFound
 from holdfast.lifecycle import ms
 from holdfast.message import dlq_of, is_dlq
@@ -83,6 +83,7 @@ class Sweeper:
                     self._at.store.claim(LOCK, self._at.owner, LOCK_MS, renewed)
         if trim:
             swept += Swept(trimmed=topic.trim(self._at, now))
+            redrive.forget(self._at, now)
         if swept.requeued or swept.dead or swept.completed:
             self._at.store.publish(self._events(swept, triggered_by))
         return swept

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import clock
+from holdfast import clock, tracing
 from holdfast.backoff import Backoff
 from holdfast.errors import (
     GroupNotFound,
@@ -368,6 +368,15 @@ class Topic:
     # Publishing
 
     def _publish(self, items: list[Any], within: Any) -> list[Message]:
+        span = tracing.producing("publish", self.name, len(items))
+        if span is None:
+            return self._store(items, within)
+        with span as headers:
+            return self._store(items, within, headers)
+
+    def _store(
+        self, items: list[Any], within: Any, trace: dict[str, str] | None = None
+    ) -> list[Message]:
         now = self._at.clock.now()
         ids = list(new_ids(len(items), now))
         while True:
@@ -377,6 +386,8 @@ class Topic:
                 self._mend(setup)
                 continue
             messages = self._made(items, ids, now)
+            if trace:
+                messages = tracing.carrying(messages, trace)
             copies = [copy for message in messages for copy in _copies(message, targets)]
             try:
                 answers = self._at.store.enqueue(copies, now, within=within) if copies else []

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast import lifecycle
+from holdfast import lifecycle, tracing
 from holdfast.clock import Clock
 from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
 from holdfast.handlers import Handler, Registry, Verdict, decide, run, run_async
@@ -327,19 +327,34 @@ class Worker:
         handlers = self._registry.due(lease.message)
         if not handlers:
             return self._registry.nothing_due(lease.message)
-        if child is None:
-            return run(handlers, lease)
-        return child.run(lease, time_for(handlers, self._time_limit))
+        begun = self._at.clock.monotonic()
+        with tracing.handling(lease) as span:
+            if child is None:
+                verdict = run(handlers, lease)
+            else:
+                verdict = child.run(lease, time_for(handlers, self._time_limit))
+            _say(span, verdict, recorded=child is None)
+        self._handled(lease, begun, verdict)
+        return verdict
 
     async def _handle_async(self, item: Delivery) -> None:
         handlers = self._registry.due(item.lease.message)
         if item.part is not None and not self._may_start(item):
             pass
         elif handlers:
-            item.verdict = await run_async(handlers, item.lease)
+            begun = self._at.clock.monotonic()
+            with tracing.handling(item.lease) as span:
+                item.verdict = verdict = await run_async(handlers, item.lease)
+                _say(span, verdict, recorded=True)
+            self._handled(item.lease, begun, verdict)
         else:
             item.verdict = self._registry.nothing_due(item.lease.message)
         self._finish(item)
+
+    def _handled(self, lease: Lease, begun: float, verdict: Verdict) -> None:
+        for observer in self._at.observers:
+            seconds = self._at.clock.monotonic() - begun
+            observer.handled(lease.message.queue, seconds, not verdict.problems)
 
     def _finish(self, item: Delivery) -> None:
         work: Work | None = None
@@ -613,6 +628,11 @@ def check_handlers(handlers: list[Handler], executor: str, time_limit: float | N
 
 def _length_ms(lease: Lease) -> int:
     return lease.deadline - lease.leased_at
+
+
+def _say(span: tracing.Handling, verdict: Verdict, *, recorded: bool) -> None:
+    for problem in verdict.problems:
+        span.failed(problem.code, problem.message, recorded=recorded)
 
 
 def _tell(item: Delivery, move: Transition, answer: Settled, now: int) -> None:

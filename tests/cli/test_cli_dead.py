@@ -1,4 +1,4 @@
-"""holdfast dlq and holdfast redrive."""
+"""holdfast dlq."""
 
 from __future__ import annotations
 
@@ -115,28 +115,3 @@ def test_show_what_is_not_there(cli, orders) -> None:
     assert cli.fails(4, "dlq", "list", "ordrs") == (
         "error: no queue 'ordrs.dlq'; did you mean 'orders.dlq'?\n"
     )
-
-
-def test_redrive(cli, orders) -> None:
-    assert cli.ok("redrive", "orders.dlq", "--count", "1") == "redrove 1 message of orders.dlq\n"
-    assert [entry.message.id for entry in orders.browse()] == [f"{ID}1"]
-    assert cli.docs("redrive", "orders.dlq") == [{"dlq": "orders.dlq", "redriven": 2}]
-    assert (orders.stats().ready, orders.stats().dead) == (3, 0)
-    orders.fail(orders.lease()[0], "again")
-    assert "  redriven   1 times\n" in cli.ok("dlq", "show", "orders")
-
-
-def test_redrive_says_what_is_wrong(cli, orders, hf: Holdfast) -> None:
-    assert cli.fails(2, "redrive", "") == "error: dlq: name a dead-letter queue, not ''\n"
-    assert cli.fails(4, "redrive", "ordrs.dlq") == (
-        "error: no queue 'ordrs.dlq'; did you mean 'orders.dlq'?\n"
-    )
-    assert cli.fails(2, "redrive", "orders") == (
-        "error: dlq: 'orders' is not a dead-letter queue; did you mean orders.dlq?\n"
-    )
-    hf.queue("lone.dlq")
-    assert cli.fails(5, "redrive", "lone.dlq") == (
-        "error: lone.dlq: its queue 'lone' is gone; create it first\n"
-    )
-    assert cli.fails(2, "redrive", "orders.dlq", "--count", "-1").startswith("error: count: ")
-    assert orders.stats().dead == 3

@@ -15,6 +15,8 @@ VARYING = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "TIME"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
     (r"\b[0-9a-f]{16}\.\d+\.\d+", "TOKEN"),
+    (r"\bhf_[a-z2-7]{12}_[\w-]{43}", "KEY"),
+    (r"\b[a-z2-7]{12}\b", "KEY_ID"),  # and any word that long, on both sides
     (r"\b\d{13}\b", "MS"),
     (r'"oldest_age_ms":\d+', '"oldest_age_ms":N'),
     (r"[\w.-]+:\d+:[0-9a-f]{6}", "WORKER"),

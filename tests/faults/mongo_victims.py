@@ -19,11 +19,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
 from pymongo import monitoring
 
 import holdfast
 from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Retry
+from holdfast.lifecycle import redriven
 from holdfast.outcome import Outcome
+from holdfast.payload import JSON
 from holdfast.store import LeaseAsk, partition_claim
 from holdfast.stores.mongo import MongoStore
 from holdfast.testing import ManualClock
@@ -120,6 +123,22 @@ def redriving(hf: Holdfast, queue: Queue) -> Prepared:
     return lambda: hf.redrive(queue.dlq.name)
 
 
+def moving(hf: Holdfast, queue: Queue) -> Prepared:
+    """Dead letters to another queue, edited."""
+    queue.settle([(lease, Fail("x")) for lease in leased(queue)])
+    now, to = hf.context.clock.now(), hf.queue(f"{queue.name}-to").name
+    moves = [
+        replace(
+            redriven(entry.message, entry.place, to, now),
+            partition=0,
+            body=b"0",
+            content_type=JSON,
+        )
+        for entry in queue.dlq.browse()
+    ]
+    return lambda: hf.store.settle(moves, now)
+
+
 def purging(queue: Queue) -> Prepared:
     queue.enqueue_many(batch(queue))
     return queue.purge
@@ -189,6 +208,7 @@ ACTIONS: dict[str, Callable[[Holdfast, Queue, ManualClock], Prepared]] = {
     "sweep": sweeping,
     "exhaust": exhausting,
     "redrive": lambda hf, queue, clock: redriving(hf, queue),
+    "move": lambda hf, queue, clock: moving(hf, queue),
     "purge": lambda hf, queue, clock: purging(queue),
     "delete": lambda hf, queue, clock: deleting(queue),
     "fold": folding,

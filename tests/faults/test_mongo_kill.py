@@ -91,11 +91,29 @@ def test_killed_around_each_command(
     assert 2 < nth < COMMANDS_MAX
 
 
+def check_moved(hf: Holdfast, place: MongoPlace, clock: ManualClock, name: str) -> None:
+    """Each in one of two homes: the next sweep ends what was between them."""
+    queue, there = hf.queue(name), hf.queue(f"{name}-to")
+    clock.advance(60)
+    hf.sweep()
+    hf.store.tidy(clock.now() + 60_000, log_before=None)
+    found = place.look()
+    held = [found[queue.dlq.name], found[there.name]]
+    assert sorted(id for each in held for id in each.waiting) == sorted(ids(name))
+    assert not any(each.leased for each in held)
+    for of in (queue, there):
+        place.check_counts(hf, found, of.name)
+        of.delete(force=True)
+
+
 def check_after(
     hf: Holdfast, place: MongoPlace, clock: ManualClock, action: str, name: str
 ) -> None:
     if action == "delete":
         check_deleted(hf, place, name)
+        return
+    if action == "move":
+        check_moved(hf, place, clock, name)
         return
     queue, all = hf.queue(name), ids(name)
     if action.startswith("fenced"):

@@ -26,6 +26,7 @@ LUA = "stores/redis/lua/"
 MONGO = "stores/mongo/"
 BATCHES, ON_BATCHES = "batches.py", "batches/test_batches.py"
 OWNING = "ownership.py"
+REDRIVE = "redrive/"
 
 BUGS = [
     Bug(
@@ -247,10 +248,73 @@ BUGS = [
     ),
     Bug(
         "redrive chases what dies again",
-        "redrive.py",
-        "View(dlq, upto=end)",
-        "View(dlq)",
+        REDRIVE + "moving.py",
+        "View(plan.dlq, upto=tally.end)",
+        "View(plan.dlq)",
         "test_dead.py",
+    ),
+    Bug(
+        "a dry run that moves",
+        REDRIVE + "moving.py",
+        "    if plan.options.dry_run:\n        return len(moves)",
+        "    if False:\n        return len(moves)",
+        "test_redriving.py::test_a_dry_run_moves_nothing",
+    ),
+    Bug(
+        "what is skipped uses up the count",
+        REDRIVE + "moving.py",
+        "max(0, count - tally.redriven) if count",
+        "max(0, count - tally.redriven - tally.skipped) if count",
+        "test_redriving.py::test_what_others_took_meanwhile_is_skipped",
+    ),
+    Bug(
+        "in another queue a dead letter keeps its partition",
+        LIFECYCLE,
+        "partition=elsewhere and home_partition(message.key, message.id, elsewhere),",
+        "partition=None,",
+        "test_redriving.py::test_redrive_to_another_queue",
+    ),
+    Bug(
+        "a filter by age takes the young ones",
+        REDRIVE + "choosing.py",
+        "dead_at <= now - ms(where.older_than)",
+        "dead_at >= now - ms(where.older_than)",
+        "unit/test_redrive_filter.py",
+    ),
+    Bug(
+        "a redrive that was held up hurries",
+        REDRIVE + "choosing.py",
+        "max(last, now) + moved / rate",
+        "last + moved / rate",
+        "unit/test_redrive_filter.py",
+    ),
+    Bug(
+        "a job moves what died after it was started",
+        REDRIVE + "jobs.py",
+        "Tally(end=end)",
+        "Tally()",
+        "test_redriving.py::test_a_job_leaves_alone_what_died_after_it_was_started",
+    ),
+    Bug(
+        "a job is taken from a runner that lives",
+        REDRIVE + "jobs.py",
+        'job.state == "running" and job.expires_at <= now and',
+        'job.state == "running" and',
+        "test_redriving.py::test_a_job_goes_on_after_its_runner_died",
+    ),
+    Bug(
+        "a job does not hear that it is cancelled",
+        REDRIVE + "jobs.py",
+        "cancelling=stored.cancelling",
+        "cancelling=False",
+        "test_redriving.py::test_a_job_is_cancelled_from_another_connection",
+    ),
+    Bug(
+        "a job that nobody worked for a day is forgotten",
+        REDRIVE + "jobs.py",
+        "(job.finished_at or now) <",
+        "(job.finished_at or job.created_at) <",
+        "test_redriving.py::test_only_finished_jobs_are_forgotten_after_a_day",
     ),
     Bug(
         "acks are dropped when the store is away",
@@ -536,14 +600,14 @@ BUGS = [
     ),
     Bug(
         "redis: any token settles",
-        LUA + "settle.lua",
+        LUA + "expected.lua",
         "fits = (row.state == 'F' or row.state == 'L') and row.token == token",
         "fits = row.state == 'F' or row.state == 'L'",
         "test_fencing.py",
     ),
     Bug(
         "redis: a sweep that does not see an extension",
-        LUA + "settle.lua",
+        LUA + "expected.lua",
         "    if fits and overdue ~= '' then",
         "    if false then",
         "test_overdue.py::test_an_extension_that_came_before_the_sweep_wins",
@@ -617,6 +681,34 @@ BUGS = [
         "if call('HEXISTS', key('rv'), receipt) == 1 then",
         "if call('HEXISTS', key('rv'), receipt) == 2 then",
         "test_recording.py",
+    ),
+    Bug(
+        "redis: what arrived once arrives again",
+        LUA + "arrive.lua",
+        "if kept then return",
+        "if false then return",
+        "redis/test_redis_moving.py",
+    ),
+    Bug(
+        "redis: a queue that is made again takes what the one before refused",
+        LUA + "arrive.lua",
+        "known[3] ~= ARGV[4] or ",
+        "",
+        "redis/test_redis_moving.py",
+    ),
+    Bug(
+        "redis: a deleted queue forgets what arrived in it",
+        "stores/redis/store.py",
+        "        self._mover.finish(queue=name)",
+        "        pass",
+        "redis/test_redis_moving.py",
+    ),
+    Bug(
+        "redis: a new partition that is not counted in",
+        LUA + "settle.lua",
+        "'W', to, part, lane, attempts, available",
+        "'W', to, row.part, lane, attempts, available",
+        "test_moving.py",
     ),
     Bug(
         "redis: what is held has a deadline",
@@ -891,5 +983,54 @@ BUGS = [
         "                part.open = False\n            self._look_at = 0",
         "                pass\n            self._look_at = 0",
         "test_ordering.py::test_a_lease_whose_answer_was_lost_is_passed_by_nothing",
+    ),
+    Bug(
+        "a message in another partition counts in its old one",
+        SETTLE,
+        "self.counts.add(to, part if move.partition is None else move.partition, state)",
+        "self.counts.add(to, part, state)",
+        "test_moving.py",
+    ),
+    Bug(
+        "a new payload keeps the old content type",
+        SETTLE,
+        "ELSE nullif(?3, '') END",
+        "ELSE content_type END",
+        "test_moving.py",
+    ),
+    Bug(
+        "postgres: a message in another partition counts in its old one",
+        PG_SETTLE,
+        "self.counts.move(to_qid, part, state, 1)",
+        "self.counts.move(to_qid, row[_PART], state, 1)",
+        "test_moving.py",
+    ),
+    Bug(
+        "postgres: a new payload is lost",
+        PG_SETTLE,
+        "body = coalesce(a.body, m.body),",
+        "body = m.body,",
+        "test_moving.py",
+    ),
+    Bug(
+        "mongo: a message in another partition counts in its old one",
+        MONGO + "settling.py",
+        "        part = part if move.partition is None else move.partition\n",
+        "",
+        "test_moving.py",
+    ),
+    Bug(
+        "mongo: a new payload of JSON keeps the old content type",
+        MONGO + "settling.py",
+        'remove.append("ct")',
+        "pass",
+        "test_moving.py",
+    ),
+    Bug(
+        "mongo: an id that is held is moved to",
+        MONGO + "settling.py",
+        'if key != doc["_id"] and key in self._docs:',
+        "if False:",
+        "test_moving.py",
     ),
 ]

@@ -6,10 +6,13 @@ from holdfast.cli import (
     dead,
     doctor,
     enqueue,
+    keys,
     leases,
     log,
     messages,
     queues,
+    redrive,
+    serve,
     spark,
     stats,
     topics,
@@ -19,7 +22,22 @@ from holdfast.cli.base import root
 
 __all__ = ["main", "root"]
 
-for module in (queues, enqueue, topics, messages, leases, work, spark, stats, dead, log, doctor):
+for module in (
+    queues,
+    enqueue,
+    topics,
+    messages,
+    leases,
+    work,
+    serve,
+    spark,
+    stats,
+    dead,
+    redrive,
+    log,
+    keys,
+    doctor,
+):
     for command in module.COMMANDS:
         root.add_command(command)
 

@@ -18,7 +18,14 @@ from holdfast import Holdfast, HoldfastError, Queue, QueueNotFound, StoreUnavail
 from holdfast.cli.show import clean
 from holdfast.errors import did_you_mean
 
-EXIT_CODES = {"INVALID_ARGUMENT": 2, "ABORTED": 3, "NOT_FOUND": 4, "FAILED_PRECONDITION": 5}
+EXIT_CODES = {
+    "INVALID_ARGUMENT": 2,
+    "ABORTED": 3,
+    "NOT_FOUND": 4,
+    "FAILED_PRECONDITION": 5,
+    "UNAUTHENTICATED": 6,
+    "PERMISSION_DENIED": 6,
+}
 """By the code of a HoldfastError; every other error is 1."""
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -203,5 +210,6 @@ def root() -> None:
     """A durable message queue that does not let go of a message until somebody has finished it.
 
     The store is --url, else HOLDFAST_URL, else a SQLite file in your data folder. Exit codes: 0
-    done, 1 failed, 2 wrong arguments, 3 lease lost, 4 not found, 5 not in this state.
+    done, 1 failed, 2 wrong arguments, 3 lease lost, 4 not found, 5 not in this state, 6 not
+    allowed.
     """

@@ -1,4 +1,4 @@
-"""`holdfast dlq` and `holdfast redrive`: why messages died, what is in them, and back again."""
+"""`holdfast dlq`: why messages died, and what is in them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import ErrorInfo, Holdfast, Message, MessageNotFound, Queue, QueueNotFound, State
+from holdfast import ErrorInfo, Holdfast, Message, MessageNotFound, Queue, State
 from holdfast.cli import shapes, show
-from holdfast.cli.base import App, Command, Group, busy, find_queue, near_dlq, pass_app
+from holdfast.cli.base import App, Group, find_queue, near_dlq, pass_app
 from holdfast.cli.kinds import LIMIT
-from holdfast.cli.show import Column, ago, clean, count, number
+from holdfast.cli.show import Column, ago, clean, number
 from holdfast.message import dlq_of, is_dlq
 
 SCAN = 10_000
@@ -71,24 +71,7 @@ def show_(app: App, queue: str, id: str | None, limit: int) -> None:
     return None
 
 
-@click.command("redrive", cls=Command)
-@click.argument("dlq", metavar="DLQ")
-@click.option("--count", "count_", default=0, help="Only so many, the oldest first. Default all.")
-@pass_app
-def redrive(app: App, dlq: str, count_: int) -> None:
-    """Put dead letters back into their queue, with all their attempts."""
-    with app.connect() as hf:
-        try:
-            with busy(f"redriving {dlq}"):
-                moved = hf.redrive(dlq, count_)
-        except QueueNotFound:
-            raise near_dlq(hf, dlq) from None
-    if app.json:
-        return show.documents([msgspec.to_builtins(moved)])
-    return click.echo(f"redrove {count(moved.redriven, 'message')} of {dlq}")
-
-
-COMMANDS = [dlq, redrive]
+COMMANDS = [dlq]
 
 
 class DeadGroup(msgspec.Struct):

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
@@ -17,6 +19,8 @@ from holdfast.cli import supervise
 from holdfast.cli.base import App, Command, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.errors import did_you_mean
+
+logger = logging.getLogger("holdfast.cli")
 
 
 @click.command("work", cls=Command)
@@ -32,6 +36,7 @@ from holdfast.errors import did_you_mean
     "--grace", type=SECONDS, default=30.0, help="To finish in after a signal. Default 30."
 )
 @click.option("--until-empty", is_flag=True, help="End when nothing is ready.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus there.")
 @click.option("--lifeline", type=int, hidden=True)
 @pass_app
 def work(app: App, target: str, processes: int, lifeline: int | None, **options: Any) -> None:
@@ -44,6 +49,10 @@ def work(app: App, target: str, processes: int, lifeline: int | None, **options:
     if app.url:
         raise click.UsageError("work has no --url: the application says which store it uses")
     module, name = _split(target)
+    if processes > 1 and options["metrics"]:
+        raise click.UsageError(
+            "--metrics is for one process: each of several would need a port of its own"
+        )
     if processes > 1:
         app.log_to_stderr(logging.INFO)
         command = _child_command(app, target, options)
@@ -67,9 +76,26 @@ def _work(hf: Holdfast, queues: list[str], options: dict[str, Any]) -> int:
             raise InvalidArgument(
                 "--queue", f"no handler for {queue!r}; {did_you_mean(queue, known)}"
             )
-    with hf:
+    address = options.pop("metrics")
+    with hf, _metrics(hf, address) if address else nullcontext():
         clean = hf.work(queues=queues or None, **options)
     return 0 if clean else 1
+
+
+@contextmanager
+def _metrics(hf: Holdfast, address: str) -> Generator[None]:
+    """Served while the worker runs."""
+    from holdfast.metrics import Metrics  # here: it needs an extra
+
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal()):
+        raise InvalidArgument("--metrics", f"write HOST:PORT, not {address!r}")
+    number, stop = Metrics().watch(hf).serve(host.strip("[]"), int(port))
+    logger.info("metrics on http://%s:%d/metrics", host, number)
+    try:
+        yield
+    finally:
+        stop()
 
 
 def _split(target: str) -> tuple[str, str]:

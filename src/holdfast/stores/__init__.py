@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
@@ -61,14 +62,17 @@ def url_options(url: str, known: set[str]) -> dict[str, str]:
     return options
 
 
+# No more digits than any store can compare with: a cursor that somebody made up is no fault of it.
+_CURSOR = re.compile(r"-?[0-9]{1,18}\.-?[0-9]{1,18}")
+
+
 def read_cursor(after: str | None) -> tuple[int, int]:
     """A page's cursor as two numbers; before everything when there is none."""
     if after is None:
         return -1, -1
-    try:
-        first, second = map(int, after.split("."))
-    except ValueError:
-        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue") from None
+    if not _CURSOR.fullmatch(after):
+        raise InvalidArgument("after", f"{after[:100]!r} is not a cursor of this queue")
+    first, second = map(int, after.split("."))
     return first, second
 
 

@@ -13,6 +13,7 @@ tk   last token   vb  how its lease ended   dl  deadline   la  leased at
 ow   owner        ba  name of the batch that holds it
 fe   token of a fenced lease that nobody has confirmed    fw  what that lease wrote over
 pm   who made it ready, if others were at it
+mo   token of a move to another home that is under way    mf  which it comes from (see homes.py)
 In the log also: fa finished at, ss status, rs result, on by the clock on the wall.
 """
 

@@ -16,9 +16,11 @@ from pymongo.collection import Collection
 
 from holdfast import clock
 from holdfast.message import PRIORITY_MAX
+from holdfast.payload import JSON
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.mongo.connections import Connections, Session, insert
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
+from holdfast.stores.mongo.homes import move_alone
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
 from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
@@ -59,6 +61,7 @@ class Settling:
             return self._finish_all(self._remembered, queue)
         self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
         self._done: list[tuple[int, Doc, Doc | None]] = []
+        self._leaving: list[tuple[Doc, Doc]] = []
         self._docs = self._read_docs()
         self._logged = self._read_log()
         if session is None:
@@ -154,9 +157,10 @@ class Settling:
         if key != doc["_id"] and key in self._docs:
             return Settled.STALE
         state = READY if move.available_at <= self._now else DELAYED
-        part = Counter([doc.get("pt")])
-        self._counts[queue.q].update(moved(1, part, doc["st"]))
-        self._counts[to.q].update(moved(1, part, to=state))
+        part = doc.get("pt")
+        self._counts[queue.q].update(moved(1, Counter([part]), doc["st"]))
+        part = part if move.partition is None else move.partition
+        self._counts[to.q].update(moved(1, Counter([part]), to=state))
         self._counts[to.q][WOKEN] = 1
         change: Doc = {
             "q": to.q,
@@ -175,6 +179,7 @@ class Settling:
         remove = [name for name in ("ba", *(("tk",) if move.token is None else ())) if name in doc]
         if not move.tail and to.q != queue.q and "sq" in doc:
             change["pl"] = doc["sq"]
+        _edit(move, change, remove)
         if key != doc["_id"]:
             self._move_home(doc, key, change, remove, tail=move.tail)
         else:
@@ -210,6 +215,7 @@ class Settling:
         if tail:
             moved["pl"] = TICK
         self._writes += [InsertOne(moved), DeleteOne({"_id": old, "tk": doc.get("tk")})]
+        self._leaving.append((doc, moved))
         self._docs[key] = moved
         del self._docs[old]
 
@@ -240,13 +246,13 @@ class Settling:
     def _alone(self, n: int, move: Transition) -> Settled:
         """One move by itself, each of its writes comparing again what it relies on."""
         before = {q: Counter(deltas) for q, deltas in self._counts.items()}
-        self._writes, self._done = [], []
+        self._writes, self._done, self._leaving = [], [], []
         answer = self._plan(n, move)
         messages = self._db.get(MESSAGES)
         fits = True
-        if len(self._writes) == 2:  # to another home
-            messages.bulk_write(self._writes, ordered=True)
-        elif self._writes:
+        for doc, new in self._leaving:
+            fits = move_alone(messages, doc, new, self._now)
+        if self._writes and not self._leaving:
             fits = bool(messages.bulk_write(self._writes).matched_count)
         for _, doc, row in self._done:
             fits = finish_alone(messages, self._db.get(LOG), doc, row)
@@ -302,6 +308,18 @@ def _fits(doc: Doc, move: Transition) -> bool:
         return False
     late = move.overdue_at
     return late is None or (isinstance(deadline, int) and deadline <= late)
+
+
+def _edit(move: Transition, change: Doc, remove: list[str]) -> None:
+    """A new partition, a new payload, where the move has them."""
+    if move.partition is not None:
+        change["pt"] = move.partition
+    if move.body is not None:
+        change["bd"] = move.body
+    if move.content_type == JSON:
+        remove.append("ct")
+    elif move.content_type is not None:
+        change["ct"] = move.content_type
 
 
 def _guard(doc: Doc, move: Transition) -> Doc:

@@ -41,6 +41,7 @@ from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import SOON, Conflict, Connections, Session, insert, upserted
 from holdfast.stores.mongo.counting import Counting
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, moved, part_name
+from holdfast.stores.mongo.homes import go_on
 from holdfast.stores.mongo.layout import (
     CLAIMS,
     COUNTS,
@@ -485,10 +486,25 @@ class MongoStore:
                 )
                 if not late:
                     return []
+                broken_off = [doc for doc in late if "mf" in doc]
+                if broken_off:
+                    self._go_on(queue, broken_off, now)
+                    late = [doc for doc in late if "mf" not in doc]
                 leases = self._readable(queue, late, read_lease, now)
             if self._db.has_transactions:
                 return leases
         return self._unfinished(queue, leases, now)
+
+    def _go_on(self, queue: str, docs: list[Doc], now: int) -> None:
+        """Moves from another home, on a standalone server, of somebody who died on the way."""
+
+        def work(_: Known) -> tuple[None, Deltas]:
+            deltas: Deltas = Counter()
+            for doc in docs:
+                deltas.update(go_on(self._db.get(MESSAGES), doc))
+            return None, deltas
+
+        self._counting.moving(self._queues.must_exist(queue), now, work)
 
     def _unfinished(self, queue: str, leases: list[Lease], now: int) -> list[Lease]:
         """Of a standalone server: those in the log were done, and only have to be taken out."""

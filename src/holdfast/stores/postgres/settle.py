@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString
 
 from holdfast.message import home_of
+from holdfast.payload import JSON
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.postgres import arrays
 from holdfast.stores.postgres.connections import Connection, Sql
@@ -106,6 +107,19 @@ FROM unnest(%(ids)s, %(states)s, %(ranks)s, %(places)s, %(available_ats)s, %(att
   AS a (id, state, rank, place, available_at, attempts, history, token, verb)
 WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
 """
+# The same when some come back with another partition or payload. NULL keeps what they have; a
+# content type of '' is JSON, which is stored as NULL.
+PUT_BACK_EDITED = (
+    PUT_BACK.replace(
+        "  deadline = NULL,",
+        """  part = coalesce(a.part, m.part), body = coalesce(a.body, m.body),
+  content_type = CASE WHEN a.content_type IS NULL THEN m.content_type
+                 ELSE nullif(a.content_type, '') END,
+  deadline = NULL,""",
+    )
+    .replace("%(verbs)s)", "%(verbs)s, %(parts)s, %(bodies)s, %(content_types)s)")
+    .replace("token, verb)\n", "token, verb, part, body, content_type)\n")
+)
 # Primary key. A queue that somebody is deleting is waited for; one that is gone has no row.
 TARGET = """
 SELECT qid, partitions > 1 OR split FROM holdfast.queue WHERE name = %(name)s FOR KEY SHARE
@@ -390,8 +404,9 @@ class _Batch:
     ) -> None:
         moves = [move for _, move, _ in items]
         states = [READY if move.available_at <= self._now else DELAYED for move in moves]
+        edits = _edits(moves)
         self._run(
-            PUT_BACK,
+            PUT_BACK_EDITED if edits else PUT_BACK,
             {
                 "home": qid // 2,
                 "to_home": to_qid // 2,
@@ -406,11 +421,13 @@ class _Batch:
                 "histories": arrays.texts([write_history(move.history) for move in moves]),
                 "tokens": arrays.ints([read_token(move.token) or None for move in moves]),
                 "verbs": arrays.texts([move.verb.value for move in moves]),
+                **edits,
             },
         )
-        for (_, _, row), state in zip(items, states, strict=True):
+        for (_, move, row), state in zip(items, states, strict=True):
+            part = row[_PART] if move.partition is None else move.partition
             self.counts.move(qid, row[_PART], row[_STATE], -1)
-            self.counts.move(to_qid, row[_PART], state, 1)
+            self.counts.move(to_qid, part, state, 1)
 
     def _places(self, items: list[tuple[int, Transition, _Row]]) -> list[int]:
         tails = sum(move.tail for _, move, _ in items)
@@ -422,6 +439,18 @@ class _Batch:
             else:
                 places.append(row[_PLACE] if move.to_queue == move.queue else row[_SEQ])
         return places
+
+
+def _edits(moves: list[Transition]) -> dict[str, Any]:
+    """What PUT_BACK_EDITED binds more; nothing if no move has a new partition or payload."""
+    if all(m.partition is None and m.body is None and m.content_type is None for m in moves):
+        return {}
+    kinds = ["" if move.content_type == JSON else move.content_type for move in moves]
+    return {
+        "parts": arrays.ints([move.partition for move in moves]),
+        "bodies": arrays.blobs([move.body for move in moves]),
+        "content_types": arrays.texts(kinds),
+    }
 
 
 def _fits(row: _Row, move: Transition) -> bool:

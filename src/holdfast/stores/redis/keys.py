@@ -19,6 +19,7 @@ homes whose names are the same up to an "@".
 | o | hash | <q>#<part> -> the claim of a partition's owner |
 | log<q>, li<q> | stream, hash | what is finished, and where in the log an id lies |
 | rn, rv | zset, hash | receipts |
+| t | hash | moves to other homes that are under way: what is to become of whom |
 
 <q> is 0 for the home, 1 for its dead letters.
 """
@@ -77,7 +78,11 @@ class Home:
             q: [*shared, *(self.key(kind + q) for kind in ("d", "b", "a")), *logs[q]] for q in "01"
         }
         self.lanes = lanes
+        self.depart = [*self.settle, self.key("t")]
         self.everything = [*self.settle, *self.receipts, self.key("o"), *lanes]
+        line = {q: [*(self.key(kind + q) for kind in "zwv"), *back[q]] for q in "01"}
+        self.arrive = {q: [*shared[:4], *line[q], *self.receipts] for q in "01"}
+        self.conclude = {q: [*shared[:4], self.key("t"), *line[q]] for q in "01"}
         self.count = [*shared[:3], *own["0"], *own["1"], *back["0"], *back["1"], *lanes]
         self.queues = [self.key(kind) for kind in ("c", "a0", "a1", "w0", "w1", "v0", "v1")]
 
@@ -114,6 +119,7 @@ class Keys:
         self.meta = self._common("meta")
         self.homes = self._common("homes")
         self.claims = self._common("claims")
+        self.moving = self._common("moving")
         self.events = [self._common("event"), self._common("events")]
         self.home = lru_cache(maxsize=10_000)(self._home)
         self.plain = lru_cache(maxsize=10_000)(self._plain)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+import msgspec
+
+from holdfast.message import Message
 from holdfast.store import Settled, Target, Transition
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.keys import LANES, Home, flag_of
+from holdfast.stores.redis.rows import own_timeout, read_message, write_body
 from holdfast.stores.rows import write_history
 
 CHUNK = 250
@@ -41,7 +46,41 @@ def alike(moves: Sequence[Transition]) -> bool:
     ) and len({move.id for move in moves}) == len(moves)
 
 
-def written(move: Transition) -> tuple[Arg, ...]:
+Edit = tuple[str, bytes]
+"""The SHA-1 of a body as it was read, and what it shall be."""
+UNCHANGED: Edit = ("", b"")
+
+
+def edits(move: Transition) -> bool:
+    return move.partition is not None or move.body is not None
+
+
+def edit(move: Transition, blob: bytes | None) -> Edit:
+    """Somebody may change it between the look at it and the move: so the script compares."""
+    if blob is None or not edits(move):
+        return UNCHANGED
+    message = read_message(blob, move.id, move.queue)
+    if move.body is None and move.partition == message.partition:
+        return UNCHANGED
+    was = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
+    return was, write_body(changed(message, move), move.lane, own_timeout(message))
+
+
+def changed(message: Message, move: Transition) -> Message:
+    """As it shall be in `to_queue`."""
+    return msgspec.structs.replace(
+        message,
+        queue=move.to_queue,
+        available_at=move.available_at,
+        attempts=move.attempts,
+        history=message.history if move.history is None else move.history,
+        partition=message.partition if move.partition is None else move.partition,
+        body=message.body if move.body is None else move.body,
+        content_type=move.content_type or message.content_type,
+    )
+
+
+def written(move: Transition, change: Edit = UNCHANGED) -> tuple[Arg, ...]:
     """A transition as settle.lua takes it."""
     return (
         move.id,
@@ -60,6 +99,7 @@ def written(move: Transition) -> tuple[Arg, ...]:
         write_history(move.history) or "",
         move.status or "",
         b"" if move.result is None else b"=" + move.result,
+        *change,
     )
 
 

@@ -33,6 +33,33 @@ def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
     """Its id, where it goes and its body, as enqueue.lua takes them. What scripts may need stands
     before the "|", the rest means nothing to them."""
     timeout = own_timeout(m)
+    dead = is_dlq(m.queue)
+    lane = 0 if dead else m.priority
+    blob = write_body(m, lane, timeout)
+    history = write_history(m.history)
+    new = not m.attempts and m.first_leased_at is None and history is None
+    if new and m.available_at <= now and not dead:
+        head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
+        return m.id, head, blob
+    return m.id, _waiting(m, lane, timeout, history), blob
+
+
+def write_moved(m: Message, lane: int) -> tuple[str, str, bytes]:
+    """The same of one that comes from elsewhere, with all that happened to it there."""
+    timeout = own_timeout(m)
+    head = _waiting(m, lane, timeout, write_history(m.history))
+    return m.id, head, write_body(m, lane, timeout)
+
+
+def _waiting(m: Message, lane: int, timeout: int | None, history: str | None) -> str:
+    first = "-" if m.first_leased_at is None else m.first_leased_at
+    return (
+        f"W {int(is_dlq(m.queue))} {m.partition} {lane} {m.available_at} {m.attempts} {first} "
+        f"{'-' if timeout is None else timeout} {history or ''}"
+    )
+
+
+def write_body(m: Message, lane: int, timeout: int | None) -> bytes:
     own = "" if timeout is None else f".{timeout}"
     row = (
         m.partition,
@@ -48,22 +75,9 @@ def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
         None if m.backoff is None else m.backoff.to_dict(),
         m.body,
     )
-    dead = is_dlq(m.queue)
-    lane = 0 if dead else m.priority
-    blob = b"%d.%d.%d%b.%d|%b" % (
+    return b"%d.%d.%d%b.%d|%b" % (
         m.partition, lane, m.available_at, own.encode(), m.enqueued_at, _encode(row),
     )  # fmt: skip
-    history = write_history(m.history)
-    new = not m.attempts and m.first_leased_at is None and history is None
-    if new and m.available_at <= now and not dead:
-        head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
-        return m.id, head, blob
-    first = "-" if m.first_leased_at is None else m.first_leased_at
-    head = (
-        f"W {int(dead)} {m.partition} {lane} {m.available_at} {m.attempts} {first} "
-        f"{'-' if timeout is None else timeout} {history or ''}"
-    )
-    return m.id, head, blob
 
 
 def read_message(
@@ -80,7 +94,7 @@ def read_message(
             partition, priority, key, type, content_type, headers, enqueued_at, available_at,
             ack_timeout, max_attempts, backoff, body,
         ) = _decode(memoryview(blob)[blob.index(b"|") + 1 :])  # fmt: skip
-        policy = Backoff(**backoff) if backoff else None
+        policy = Backoff(**backoff) if backoff is not None else None
         past = _history(history) if history else NO_HISTORY
     except (msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
         raise StoreCorrupt(f"{queue}: {id} was not written by Holdfast: {error}") from error

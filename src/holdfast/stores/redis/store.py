@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby, islice, repeat
 from typing import Any, cast
 
 import msgspec
@@ -37,7 +37,6 @@ from holdfast.store import (
     Record,
     Settled,
     State,
-    Target,
     Transition,
     Verb,
     View,
@@ -53,12 +52,17 @@ from holdfast.stores.redis.moves import (
     MOVES,
     REST,
     SEQ,
+    UNCHANGED,
+    Edit,
     Row,
     alike,
     chunks,
+    edit,
+    edits,
     lanes_of,
     written,
 )
+from holdfast.stores.redis.moving import LEFT_MS, Mover, road
 from holdfast.stores.redis.rows import (
     enqueued_at,
     quoted,
@@ -106,6 +110,7 @@ class RedisStore:
         self._parts: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
         self._wake = Wake(self._db)
+        self._mover = Mover(self._db, self._keys, self._on)
         self._known: dict[str, tuple[QueueSpec, float]] = {}
         self._step = CHUNK
 
@@ -206,19 +211,22 @@ class RedisStore:
                 if self.get_queue(name) and not self._is_empty(name):
                     return False
         what = "begin-empty" if only_empty else "begin"
-        for home in dict.fromkeys(map(home_of, names)):  # both queues of it in one step
+        homes = dict.fromkeys(map(home_of, names))
+        for home in homes:  # both queues of it in one step
             flags = "".join(sorted(flag_of(name) for name in names if home_of(name) == home))
             if self._drop(home, what, 0, flags) == -1:
                 return False
         self._known.clear()
         for name in names:
             self._drop_all(name)
-            home = home_of(name)
+        for home in homes:
             if self._is_gone(home):
+                self._db.run("SREM", self._keys.moving, home)
                 self._db.run("SREM", self._keys.homes, home)
                 self._parts.pop(home, None)
                 if not self._is_gone(home):  # made again meanwhile
                     self._db.run("SADD", self._keys.homes, home)
+                    self._db.run("SADD", self._keys.moving, home)
         return True
 
     def _is_gone(self, home: str) -> bool:
@@ -229,6 +237,8 @@ class RedisStore:
         return not ready and not delayed and not leased
 
     def _drop_all(self, name: str) -> None:
+        # What arrived here is on record only as long as there is anything here.
+        self._mover.finish(queue=name)
         while self._drop(name, "go on", CHUNK) >= CHUNK:
             pass
 
@@ -407,7 +417,7 @@ class RedisStore:
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         _no_transaction(within)
-        homes = {home_of(move.queue) for move in moves}
+        homes = dict.fromkeys(home_of(move.queue) for move in moves)
         if len(homes) > 1:
             answers: dict[int, Settled] = {}
             for name in homes:
@@ -416,15 +426,12 @@ class RedisStore:
             return [answers[n] for n in range(len(moves))]
         if not moves:
             return []
-        for move in moves:
-            if move.target is Target.WAITING and home_of(move.to_queue) not in homes:
-                raise StoreError(
-                    f"{move.queue}: on Redis a message cannot move to {move.to_queue}, "
-                    "which may be on another node"
-                )
         if alike(moves):
             return self._finish(moves, now)
-        return self._settle(moves, now)
+        told: list[Settled] = []
+        for way, some in groupby(moves, road):  # in their order: two may be of one message
+            told += (self._mover.move if way else self._settle)(list(some), now)
+        return told
 
     def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         """Many acks: the plainest and most frequent of all settlements."""
@@ -455,16 +462,29 @@ class RedisStore:
 
     def _settle(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         answers: list[Settled] = []
-        for start in range(0, len(moves), MOVES):
-            answers += self._settle_some(moves[start : start + MOVES], now)
+        while len(answers) < len(moves):
+            some = moves[len(answers) : len(answers) + MOVES]
+            if any(map(edits, some)):
+                some = some[: self._step]
+                answers += self._settle_some(some, now, self._edits(some))
+            else:
+                answers += self._settle_some(some, now, repeat(UNCHANGED))
         return answers
 
-    def _settle_some(self, moves: Sequence[Transition], now: int) -> list[Settled]:
+    def _edits(self, moves: Sequence[Transition]) -> list[Edit]:
+        """Only Python can read a body: it is read and written anew, and the script compares."""
+        blobs = self._db.run("HMGET", self._home(moves[0].queue).key("m"), *(m.id for m in moves))
+        self._size(blobs)
+        return [edit(move, blob) for move, blob in zip(moves, blobs, strict=True)]
+
+    def _settle_some(
+        self, moves: Sequence[Transition], now: int, changes: Iterable[Edit]
+    ) -> list[Settled]:
         told = self._on(
             moves[0].queue,
             SETTLE,
             lambda home: [*home.settle, *home.of_lanes(lanes_of(moves, home))],
-            lambda home: [now, home.parts, *chain.from_iterable(map(written, moves))],
+            lambda home: [now, home.parts, *chain.from_iterable(map(written, moves, changes))],
         )
         return [ANSWERS[answer] for answer in told]
 
@@ -611,13 +631,14 @@ class RedisStore:
         return dropped
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
-        """Forget consumers that are long gone."""
+        """Forget consumers that are long gone; carry out moves that were left behind."""
         for name in self._homes():
             if clock.monotonic() - self._looked_at.get(name, float("-inf")) > CONSUMERS_EVERY_S:
                 self._looked_at[name] = clock.monotonic()
                 parts = self._db.run("HGET", self._keys.of(name).key("c"), "parts")
                 home = self._keys.home(name, int(parts or 1))
                 self._db.script(CONSUMERS, [home.key("c"), *home.streams], [CONSUMER_IDLE_MS])
+        self._mover.finish(before=now - LEFT_MS)
 
     def purge(self, queue: str, limit: int) -> int:
         dropped = 0
@@ -673,6 +694,11 @@ class RedisStore:
         self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
     ) -> int:
         dropped = 0
+        if kind == records.RECEIPT:
+            try:
+                self._mover.finish(before=before)
+            except StoreError:  # the receipts tell how far those came
+                return 0
         for keys in self._of_kind(kind):
             if dropped < limit:
                 dropped += records.drop(self._db, keys, prefix, before, limit - dropped)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.payload import JSON
 from holdfast.store import Settled, Target, Transition, Verb
 from holdfast.stores.rows import write_history
 
@@ -55,6 +56,13 @@ UPDATE holdfast_message SET home = ?, qid = ?, state = ?, lane = ?, place = ?,
   available_at = ?, attempts = ?, history = coalesce(?, history), token = ?, verb = ?,
   first_leased_at = coalesce(first_leased_at, ?), batch = NULL
 WHERE seq = ?
+"""
+# After PUT_BACK, for the few that come back with another partition or payload. NULL keeps what it
+# has; a content type of '' is JSON, which is stored as NULL.
+EDIT = """
+UPDATE holdfast_message SET part = coalesce(?1, part), body = coalesce(?2, body),
+  content_type = CASE WHEN ?3 IS NULL THEN content_type ELSE nullif(?3, '') END
+WHERE seq = ?4
 """
 HELD_BY = """
 SELECT seq, part, lease FROM holdfast_message WHERE batch = ? AND qid = ? AND state = 2
@@ -310,8 +318,11 @@ class _Batch:
                 seq,
             ),
         )
+        if move.partition is not None or move.body is not None or move.content_type is not None:
+            kind = "" if move.content_type == JSON else move.content_type
+            self._db.execute(EDIT, (move.partition, move.body, kind, seq))
         self.counts.add(qid, part, was, -1)
-        self.counts.add(to, part, state)
+        self.counts.add(to, part if move.partition is None else move.partition, state)
         if was == LEASED:
             self.let_go[lease] += 1
         return True

@@ -273,8 +273,8 @@ def test_redriving_all_ends_though_everything_dies_again(
 def test_messages_that_die_meanwhile_are_left_alone(
     hf: Holdfast, queue: Queue, store: Store, clock: ManualClock
 ) -> None:
-    queue.enqueue_many(range(300))
-    kill(queue, 300)
+    queue.enqueue_many(range(150))
+    kill(queue, 150)
 
     class Meanwhile:
         def __getattr__(self, name: str) -> object:
@@ -286,7 +286,7 @@ def test_messages_that_die_meanwhile_are_left_alone(
             return store.settle(moves, now)  # pyright: ignore
 
     at = Context(Meanwhile(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
-    assert App(at, Settings()).redrive("orders.dlq").redriven == 300
+    assert App(at, Settings()).redrive("orders.dlq").redriven == 150
     assert queue.stats().dead == 2
     assert [entry.message.payload for entry in queue.dlq.browse()] == ["new", "new"]
 

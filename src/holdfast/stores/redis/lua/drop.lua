@@ -15,6 +15,7 @@ local used = lanes_of(flag, known[2])
 
 local function held(of)
   local n = call('ZCARD', key('d' .. of)) + call('ZCARD', key('z' .. of))
+    + (call('HGET', KEYS[1], 'moving' .. of) or 0)
   for part = 0, parts - 1 do n = n + call('ZCARD', key('r' .. of .. '.' .. num(part))) end
   for lane, some in pairs(lanes_of(of, known[2])) do
     for _, part in ipairs(some) do n = n + call('XLEN', lane_of(part, lane)) end
@@ -31,7 +32,7 @@ if what == 'begin' or what == 'begin-empty' then
     end
   end
   for _, of in ipairs(going) do
-    call('HDEL', KEYS[1], 'spec' .. of, 'paused' .. of, 'rev' .. of, 'done' .. of)
+    call('HDEL', KEYS[1], 'spec' .. of, 'paused' .. of, 'rev' .. of, 'done' .. of, 'born' .. of)
     call('HSET', KEYS[1], 'dropping' .. of, '1')
   end
   return { 'ok', 0 }
@@ -110,7 +111,7 @@ if what == 'go on' and n < limit then
       local of = flag .. '.' .. num(part)
       call('HDEL', KEYS[1], 'late' .. of, 'again' .. of)
     end
-    call('HDEL', KEYS[1], 'dropping' .. flag)
+    call('HDEL', KEYS[1], 'dropping' .. flag, 'moving' .. flag)
     local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
     if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end
   end

@@ -68,7 +68,8 @@ end
 local states, past, calls = hmget('x', ids), hmget('e', ids), {}
 for i = 1, #ids do
   local row = states[i] and read(states[i])
-  calls[i] = row and row.state ~= 'W' and call('HGET', key('k'), call_of(row.token)) or false
+  local held = row and (row.state == 'F' or row.state == 'L')
+  calls[i] = held and call('HGET', key('k'), call_of(row.token)) or false
 end
 local blobs = what == 'ready' and ARGV[9] == '0' and {} or bodies(ids, tonumber(ARGV[4]))
 return { more and 'more' or 'ok', known[4] or '0', ids, first, second, states, past, calls, blobs }

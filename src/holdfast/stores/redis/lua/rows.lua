@@ -1,11 +1,12 @@
 -- Where a message is that does not lie in its lane as it was enqueued. Hash x:
 --   <token>                                    leased for the first time, from its lane
---   L|W flag part lane seq place attempts available first timeout entry token verb
---                                              leased again, or waiting in z or r
+--   L|W|T flag part lane seq place attempts available first timeout entry token verb
+--                                              leased again, waiting in z or r, or on its way to
+--                                              another home: then its entry names the move
 -- A token is the seq (15 digits, as numbers begin at 10^14: so text sorts as they do), the id (36
 -- characters), and ".part.lane.call". Of a waiting one it is that of its last lease, with the verb that
 -- ended it. "-" stands for none.
-local ROW = '^([LW]) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+local ROW = '^([LWT]) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 local function strange() error('what is noted of a message was not written by Holdfast') end
 

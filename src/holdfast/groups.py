@@ -1,0 +1,193 @@
+"""Dead letters grouped by what they died of: a thousand of them are seldom more than five causes.
+
+Errors of one cause differ in what was at hand: an id, a number, a path. With these taken out of the
+text they are the same, and have the same fingerprint, today and on every other machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
+from holdfast.message import Message, is_dlq
+from holdfast.policy import whole
+from holdfast.queue import Context, Queue
+from holdfast.store import State
+
+SCAN = 10_000
+SCAN_MAX = 1_000_000
+EXAMPLES = 3
+EXAMPLES_MAX = 100
+BUCKETS_MAX = 60
+BUCKETS_MS = (
+    *(1000, 10_000, 60_000, 300_000, 900_000, 3_600_000),
+    *(4 * 3_600_000, 86_400_000, 7 * 86_400_000, 28 * 86_400_000),
+)
+"""How long a bucket of `by_time` may be: the shortest with which all fit into BUCKETS_MAX."""
+
+
+class FailureGroup(msgspec.Struct, frozen=True):
+    """Dead letters that died of the same thing, by their last error."""
+
+    fingerprint: str
+    reason: str | None
+    """Why they are dead: "failed", "max attempts exceeded", ..."""
+    code: str | None
+    error: str
+    """What its errors have in common (see `normalise`)."""
+    handler: str | None
+    count: int
+    first_dead_at: int
+    last_dead_at: int
+    examples: list[str]
+    """Ids; those who stand first in line."""
+    by_time: list[tuple[int, int]]
+    """When a bucket begins, and how many died in it; buckets without any are left out."""
+
+
+class FailureGroups(msgspec.Struct, frozen=True):
+    dlq: str
+    groups: list[FailureGroup]
+    """The largest first."""
+    looked: int
+    """Dead letters that were looked at: those who stand first in line."""
+    total: int
+    bucket_ms: int
+    """Of `by_time`, the same for all groups."""
+
+
+def failure_groups(
+    at: Context, dlq: str, *, scan: int = SCAN, examples: int = EXAMPLES
+) -> FailureGroups:
+    """What the dead letters of a queue died of, from the first `scan` of them. Changes nothing."""
+    whole("scan", scan, low=1, high=SCAN_MAX)
+    whole("examples", examples, low=0, high=EXAMPLES_MAX)
+    letters = _dead_letters(at, dlq)
+    causes: dict[_Cause, list[tuple[int, str]]] = {}
+    looked = 0
+    for message in islice(_browse(letters), scan):
+        causes.setdefault(_cause(message), []).append((_died(message), message.id))
+        looked += 1
+    bucket_ms = _bucket_ms(died for deaths in causes.values() for died, _ in deaths)
+    found = [_group(cause, deaths, examples, bucket_ms) for cause, deaths in causes.items()]
+    found.sort(key=lambda group: (-group.count, -group.last_dead_at, group.fingerprint))
+    stats = letters.stats()
+    total = max(looked, stats.ready + stats.delayed + stats.leased)
+    return FailureGroups(dlq, found, looked, total, bucket_ms)
+
+
+def fingerprint(reason: str | None, code: str | None, handler: str | None, error: str) -> str:
+    """Of a cause; `error` as an error says it, or normalised, which makes no difference."""
+    said = msgspec.json.encode((reason, code, handler, normalise(error)))
+    return hashlib.blake2b(said, digest_size=8).hexdigest()
+
+
+def normalise(text: str) -> str:
+    """A text without what differs from one time to the next. Twice makes no difference.
+
+    >>> normalise("order 4711: no 'A-1' in /srv/stock/7.db")
+    'order <n>: no <text> in <path>'
+    """
+    text = " ".join(text.split())
+    # Nearly always once is enough, but quotes may pair up anew. It ends: whatever is replaced has a
+    # digit, a quote or one of / \ @ -, and no placeholder has.
+    while (less := _VARYING.sub(_placeholder, text)) != text:
+        text = less
+    return text
+
+
+# What stands beside a placeholder may have stood beside a letter or a digit before: `>` and `<`
+# count as such in what must stand alone. Else '1/x' would be a number, and then a path.
+_VARYING = re.compile(
+    r"""
+    (?P<uuid> [0-9a-f]{8} (?:-[0-9a-f]{4}){3} -[0-9a-f]{12} )
+    | (?P<text> "[^"]*" | `[^`]*` | (?<![\w>])'[^']*'(?![\w<]) )
+    | (?P<url> \b[a-z][a-z0-9+.-]{0,20}://[^\s'"`<>()]+ )
+    | (?<![\w>./]) (?P<path> (?:~|\.{1,2}|[a-z]:)? [/\\] [^\s'"`<>()\[\]{}:,;|]+ )
+    | (?<![\w.+>-]) (?P<address> [\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+ | \d+(?:\.\d+){3}(?::\d+)? )
+    | \b (?P<hex> 0x[0-9a-f]+ | (?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,} ) \b
+    | (?P<n> \d+(?:[.,:]\d+)* )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    return f"<{found.lastgroup}>"
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    reason: str | None
+    code: str | None
+    handler: str | None
+    error: str
+
+
+def _cause(message: Message) -> _Cause:
+    if not message.errors:
+        return _Cause(message.reason, None, None, "")
+    last = message.errors[-1]
+    return _Cause(message.reason, last.code, last.handler, normalise(last.message))
+
+
+def _died(message: Message) -> int:
+    """What somebody put among the dead by hand has been there since then."""
+    return message.enqueued_at if message.dead_at is None else message.dead_at
+
+
+def _group(
+    cause: _Cause, deaths: list[tuple[int, str]], examples: int, bucket_ms: int
+) -> FailureGroup:
+    times = [died for died, _ in deaths]
+    return FailureGroup(
+        fingerprint(cause.reason, cause.code, cause.handler, cause.error),
+        cause.reason,
+        cause.code,
+        cause.error,
+        cause.handler,
+        len(deaths),
+        min(times),
+        max(times),
+        [id for _, id in deaths[:examples]],
+        sorted(Counter(died - died % bucket_ms for died in times).items()),
+    )
+
+
+def _bucket_ms(deaths: Iterable[int]) -> int:
+    times = sorted(deaths)
+    if not times:
+        return BUCKETS_MS[0]
+    span = times[-1] - times[0]
+    fitting = (size for size in BUCKETS_MS if span // size + 2 <= BUCKETS_MAX)
+    return next(fitting, span // (BUCKETS_MAX - 2) + 1)
+
+
+def _dead_letters(at: Context, dlq: Any) -> Queue:
+    if not isinstance(dlq, str) or not dlq:
+        raise InvalidArgument("dlq", f"name a dead-letter queue, not {dlq!r}")
+    if at.store.get_queue(dlq) is None:
+        known = [spec.name for spec in at.store.queues() if is_dlq(spec.name)]
+        raise QueueNotFound(f"no queue {dlq!r}; {did_you_mean(dlq, known)}")
+    if not is_dlq(dlq):
+        raise InvalidArgument("dlq", f"{dlq!r} is not a dead-letter queue; did you mean {dlq}.dlq?")
+    return Queue(at, dlq)
+
+
+def _browse(letters: Queue) -> Iterator[Message]:
+    """A dead letter may also be leased by somebody who looks at it, or put back for later.
+
+    One that moves on while this looks may come by twice, and counts once.
+    """
+    states = (letters.browse(state) for state in (State.READY, State.DELAYED, State.LEASED))
+    seen = set[str]()
+    for entry in chain.from_iterable(states):
+        if entry.message.id not in seen:
+            seen.add(entry.message.id)
+            yield entry.message

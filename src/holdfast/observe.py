@@ -1,0 +1,111 @@
+"""For whoever wants to watch a connection: told, batch by batch, what went through it.
+
+All that can happen to a message is an enqueue, a lease or a settlement (docs/adr/0001). So one
+wrapper around the store sees it, whoever asked: a producer, a worker, the sweeper, a redrive; no
+verb can forget to tell. A connection that nobody watches has no wrapper, and pays nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, cast
+
+from holdfast.message import Lease, Message
+from holdfast.store import Enqueued, LeaseAsk, Settled, Store, Transition
+
+P = ParamSpec("P")
+logger = logging.getLogger("holdfast.observe")
+
+
+class Observer(Protocol):
+    """Called once a batch, when the store has answered, in the thread that asked: be quick.
+
+    Several threads may call at once. One that raises is logged, the first time, and changes nothing
+    else. What a caller's own transaction (`within=`) took counts before it is committed.
+    """
+
+    def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None: ...
+
+    def leased(self, leases: Sequence[Lease]) -> None: ...
+
+    def settled(self, moves: Sequence[Transition], answers: Sequence[Settled]) -> None:
+        """Acks, retries, deaths, releases, extensions, what a sweep or a redrive moved."""
+        ...
+
+    def handled(self, queue: str, seconds: float, ok: bool) -> None:
+        """A worker ran the handlers of one delivery: for so long, and all of them succeeded."""
+        ...
+
+
+class Safe:
+    """An observer that cannot hurt."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self._failed = False
+
+    def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None:
+        self._try(self.observer.enqueued, messages, answers)
+
+    def leased(self, leases: Sequence[Lease]) -> None:
+        self._try(self.observer.leased, leases)
+
+    def settled(self, moves: Sequence[Transition], answers: Sequence[Settled]) -> None:
+        self._try(self.observer.settled, moves, answers)
+
+    def handled(self, queue: str, seconds: float, ok: bool) -> None:
+        self._try(self.observer.handled, queue, seconds, ok)
+
+    def _try(self, call: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
+        try:
+            call(*args, **options)
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                logger.exception("%r failed; its further failures are not told", self.observer)
+
+
+def observed(store: Store, observer: Observer) -> Store:
+    """The same store, with somebody who watches what goes in and out."""
+    return cast(Store, _Observed(store, observer))
+
+
+def unobserved(store: Store) -> Store:
+    """The store itself, whoever watches it."""
+    while isinstance(store, _Observed):
+        store = cast(Any, store)._store
+    return store
+
+
+class _Observed:
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self._store = store
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def enqueue(
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
+    ) -> list[Enqueued]:
+        answers = self._store.enqueue(messages, now, within=within, receipt=receipt)
+        self._observer.enqueued(messages, answers)
+        return answers
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        leases = self._store.lease(ask, now)
+        if leases:
+            self._observer.leased(leases)
+        return leases
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        answers = self._store.settle(moves, now, within=within)
+        if moves:
+            self._observer.settled(moves, answers)
+        return answers

@@ -1,0 +1,405 @@
+"""The HTTP door: every operation of the table under /v1, events, metrics, health and documents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast import tracing
+from holdfast.errors import HoldfastError, InvalidArgument, PermissionDenied
+from holdfast.keys import ANYBODY, Authority, Principal
+from holdfast.server.events import Events
+from holdfast.server.health import Health
+from holdfast.server.openapi import docs_page, openapi
+from holdfast.server.service import Service
+from holdfast.wire.operations import OPERATIONS, Operation
+from holdfast.wire.problems import (
+    MEDIA_TYPE,
+    BodyTooLarge,
+    MediaTypeUnknown,
+    Problem,
+    RequestError,
+    RequestTimeout,
+    invalid,
+    problem_of,
+    unexpected,
+)
+from holdfast.wire.proto import fields_of
+
+JSON = b"application/json"
+PREFIX = "/v1"
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+logger = logging.getLogger("holdfast.server")
+_encode = msgspec.json.Encoder().encode
+
+
+class Door:
+    """What the endpoints share: who is asking, and what may be asked."""
+
+    def __init__(
+        self,
+        service: Service,
+        events: Events,
+        health: Health,
+        authority: Authority | None,
+        metrics: Callable[[str], tuple[bytes, str]],
+    ) -> None:
+        self.service = service
+        self.limits = service.limits
+        self._events = events
+        self._health = health
+        self._authority = authority
+        self._metrics = metrics
+        self._openapi = msgspec.json.encode(openapi(service.limits))
+
+    def app(self) -> ASGIApp:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for operation in OPERATIONS:
+            endpoint = Endpoint(operation, self)
+            by_path.setdefault(operation.path, {})[operation.method] = endpoint
+        routes: list[BaseRoute] = [
+            Route(PREFIX + path, Methods(endpoints), methods=list(endpoints))
+            for path, endpoints in by_path.items()
+        ]
+        routes += [
+            Route("/events", self._sse, methods=["GET"]),
+            Route("/metrics", self._scrape, methods=["GET"]),
+            Route("/health/live", self._live, methods=["GET"]),
+            Route("/health/ready", self._ready, methods=["GET"]),
+            Route("/openapi.json", self._describe, methods=["GET"]),
+            Route("/docs", self._docs, methods=["GET"]),
+        ]
+        handlers: Any = {HTTPException: _refused, HoldfastError: _failed, Exception: _broken}
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False  # a path that is not there is said to be not there
+        return _Guard(app, self)
+
+    async def who(self, scope: Scope) -> Principal:
+        if self._authority is None:
+            return ANYBODY
+        token = bearer(header(scope, b"authorization"))
+        return await self.service.run(self._authority.check, token)
+
+    def is_open(self) -> bool:
+        return self._authority is None
+
+    async def _sse(self, request: Request) -> Response:
+        who = await self.who(request.scope)
+        who.demand_anywhere("read")
+        last = request.headers.get("last-event-id") or request.query_params.get("after")
+        return self._events.response(request, who, last)
+
+    async def _scrape(self, request: Request) -> Response:
+        (await self.who(request.scope)).demand("read", None)
+        accept = request.headers.get("accept", "")
+        body, media_type = await self.service.run(self._metrics, accept)
+        return Response(body, media_type=media_type)
+
+    async def _live(self, request: Request) -> Response:
+        return Response(b'{"live":true}', media_type="application/json")
+
+    async def _ready(self, request: Request) -> Response:
+        state = await self._health.look()
+        return Response(_encode(state), 200 if state.ready else 503, media_type="application/json")
+
+    async def _describe(self, request: Request) -> Response:
+        return Response(self._openapi, media_type="application/json")
+
+    async def _docs(self, request: Request) -> Response:
+        return Response(docs_page(), media_type="text/html; charset=utf-8")
+
+
+class Methods:
+    """What is done at one path, by method; the router has refused the others."""
+
+    def __init__(self, endpoints: dict[str, Endpoint]) -> None:
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._endpoints[method](scope, receive, send)
+
+
+class Endpoint:
+    """One operation as an ASGI application: read, ask the service, write."""
+
+    def __init__(self, operation: Operation, door: Door) -> None:
+        self._operation = operation
+        self._door = door
+        self._in_path = operation.in_path
+        fields = [
+            field
+            for field in msgspec.structs.fields(operation.ask)
+            if field.name not in self._in_path
+        ]
+        self._names = [field.name for field in fields]
+        self._lists = {field.name for field in fields_of(operation.ask) if field.kind == "list"}
+        self._texts = {field.name for field in fields_of(operation.ask) if field.of is str}
+        body = body_type(operation)
+        self._read_body = None if operation.method in ("GET", "DELETE") else body
+        self._decode = msgspec.json.Decoder(body).decode
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with tracing.serving(self._operation.name, _Headers(scope)):
+            try:
+                status, answer = await self._answer(scope, receive)
+            except HoldfastError as error:
+                return await _send_problem(send, problem_of(error))
+            except Exception:
+                logger.exception("%s failed", self._operation.name)
+                return await _send_problem(send, unexpected())
+        if answer is None:
+            return None  # nobody is there any more
+        return await _send(send, status, _encode(answer), JSON)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, Any]:
+        who = await self._door.who(scope)
+        ask = await self._ask(scope, receive)
+        call = self._door.service.call(self._operation, ask, who)
+        if self._operation.name == "LeaseBatch" and ask.wait > 0:
+            answer = await _unless_gone(call, receive)
+        else:
+            answer = await call
+        return self._operation.status, answer
+
+    async def _ask(self, scope: Scope, receive: Receive) -> Any:
+        given = dict(scope["path_params"])
+        if self._read_body is None:
+            return self._from_query(scope, given)
+        if scope["query_string"]:
+            name = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            raise InvalidArgument(name[0][0] if name else "query", "no such query parameter")
+        raw = await self._body_of(scope, receive)
+        try:
+            body = self._decode(raw or b"{}")
+        except msgspec.ValidationError as error:
+            raise invalid(error) from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidArgument("body", f"not JSON: {error}") from None
+        except UnicodeDecodeError as error:
+            raise InvalidArgument("body", f"not UTF-8: {error}") from None
+        values = {name: getattr(body, name) for name in self._names}
+        return self._operation.ask(**values, **given)
+
+    def _from_query(self, scope: Scope, given: dict[str, Any]) -> Any:
+        try:
+            query = scope["query_string"].decode("ascii")
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError as error:
+            raise InvalidArgument("query", f"not a query: {error}") from None
+        for name, value in pairs:
+            if name not in self._names:
+                raise InvalidArgument(name, "no such query parameter")
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise InvalidArgument(name, "is given twice")
+            elif name not in self._texts and value.lower() == "null":
+                raise InvalidArgument(name, "leave it out instead")
+            else:
+                given[name] = value
+        try:
+            return msgspec.convert(given, self._operation.ask, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid(error) from None
+
+    async def _body_of(self, scope: Scope, receive: Receive) -> bytes:
+        limit = self._door.limits.body_bytes
+        length = header(scope, b"content-length")
+        if length and length.isdigit() and int(length) > limit:
+            raise BodyTooLarge(f"{length} bytes; the limit is {limit}")
+        try:
+            async with asyncio.timeout(self._door.limits.read_seconds):
+                raw = await _read(receive, limit)
+        except TimeoutError:
+            raise RequestTimeout("the body did not come in time") from None
+        media = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
+        if raw and media != "application/json":
+            raise MediaTypeUnknown(f"send application/json, not {media or 'nothing'}")
+        return raw
+
+
+def body_type(operation: Operation) -> type[Any]:
+    """The ask without what the path says."""
+    fields = [
+        (field.name, field.type, msgspec.field(default=field.default))
+        if not field.required and field.default is not msgspec.NODEFAULT
+        else (field.name, field.type, msgspec.field(default_factory=field.default_factory))
+        if not field.required
+        else (field.name, field.type)
+        for field in msgspec.structs.fields(operation.ask)
+        if field.name not in operation.in_path
+    ]
+    return msgspec.defstruct(
+        f"{operation.name}Body", fields, kw_only=True, forbid_unknown_fields=True, frozen=True
+    )
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError("the client went away")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge(f"more than {limit} bytes")
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _unless_gone(call: Awaitable[Any], receive: Receive) -> Any:
+    """None when the client hangs up first: what it would have got is given back."""
+    doing = asyncio.ensure_future(call)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+        return None
+    finally:
+        gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Guard:
+    """Before anything else. Without keys, only this machine's own pages and programs may ask.
+
+    A page of another site that a browser shows can send requests to loopback; it cannot change
+    where it says that they come from.
+    """
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                _refuse_slashes(scope)
+                if self._door.is_open():
+                    _refuse_strangers(scope)
+            except HoldfastError as error:
+                return await _send_problem(send, problem_of(error))
+        return await self._app(scope, receive, send)
+
+
+def _refuse_slashes(scope: Scope) -> None:
+    """An encoded slash would become a real one, and name something else."""
+    if b"%2f" in scope["raw_path"].lower():
+        raise InvalidArgument("path", "no name has a slash")
+
+
+def _refuse_strangers(scope: Scope) -> None:
+    host = header(scope, b"host")
+    if host and _name(f"//{host}") not in LOOPBACK:
+        raise PermissionDenied(f"without keys only loopback is served, not {host!r}")
+    origin = header(scope, b"origin")
+    if origin and _name(origin) not in LOOPBACK:
+        raise PermissionDenied(f"without keys no page of {origin!r} is served")
+    if header(scope, b"sec-fetch-site") == "cross-site":
+        raise PermissionDenied("without keys no page of another site is served")
+
+
+def _name(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+class _Headers(dict[str, str]):
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        if tracing.is_loaded():
+            for name, value in scope["headers"]:
+                self[name.decode("latin-1")] = value.decode("latin-1")
+
+
+def header(scope: Scope, wanted: bytes) -> str | None:
+    for name, value in scope["headers"]:
+        if name == wanted:
+            return value.decode("latin-1")
+    return None
+
+
+def bearer(value: str | None) -> str | None:
+    """The key in an Authorization header."""
+    if value is None:
+        return None
+    scheme, _, token = value.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _send(send: Send, status: int, body: bytes, media_type: bytes) -> None:
+    headers = [
+        (b"content-type", media_type),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_problem(send: Send, problem: Problem) -> None:
+    await _send(send, problem.status, _encode(problem), MEDIA_TYPE.encode())
+
+
+def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
+    extra = dict(headers or {})
+    if problem.status == 401:
+        extra["www-authenticate"] = "Bearer"
+    return Response(_encode(problem), problem.status, headers=extra, media_type=MEDIA_TYPE)
+
+
+async def _failed(request: Request, error: HoldfastError) -> Response:
+    return problem_response(problem_of(error))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    logger.exception("%s failed", request.scope["path"], exc_info=error)
+    return problem_response(unexpected())
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    """What the router refuses: no such path, no such method."""
+    detail = {
+        404: f"there is nothing at {request.scope['path'][:200]}",
+        405: f"{request.method} is not for {request.scope['path'][:200]}",
+    }
+    title = {404: "PathNotFound", 405: "MethodNotAllowed"}.get(error.status_code, "Refused")
+    problem = Problem(
+        type=f"urn:holdfast:problem:{title.lower()}",
+        title=title,
+        status=error.status_code,
+        detail=detail.get(error.status_code, error.detail),
+        code="NOT_FOUND" if error.status_code == 404 else "INVALID_ARGUMENT",
+    )
+    return problem_response(problem, dict(error.headers or {}))

@@ -1,0 +1,18 @@
+"""What one client may ask of a server at most. Each can be set on `holdfast serve`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True):
+    body_bytes: int = 32 * 1024 * 1024
+    """Of one request. Default 32 MiB."""
+    wait_seconds: float = 60.0
+    """A long poll is answered after this time, whatever it asked for. Default 60."""
+    polls: int = 10_000
+    """Long polls that wait at one time. Default 10,000."""
+    streams: int = 1000
+    """Event streams, and streams of leases, at one time. Default 1,000."""
+    read_seconds: float = 30.0
+    """A request whose body takes longer is given up. Default 30."""

@@ -1,0 +1,360 @@
+"""Protocol buffers from the table of operations: descriptors, message classes, and the .proto text.
+
+A struct is a message, its fields are numbered in their order: a field that is added goes to the
+end, and none is ever taken away. `holdfast.proto` beside this file is printed from here for clients
+in other languages (`python -m holdfast.wire.proto`), and a test holds the two together, so that a
+number that changes is seen. A field that is any JSON value is a string of JSON, `payload_json`.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from google.protobuf import descriptor_pb2 as pb
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import Message as ProtoMessage
+from msgspec import UNSET, Raw, UnsetType
+
+from holdfast.errors import InvalidArgument
+from holdfast.wire.operations import OPERATIONS, STREAMS, Operation
+from holdfast.wire.problems import invalid
+
+PACKAGE = "holdfast.v1"
+FILE = "holdfast/v1/holdfast.proto"
+_F = pb.FieldDescriptorProto
+_SCALARS: dict[Any, Any] = {
+    str: _F.TYPE_STRING,
+    int: _F.TYPE_INT64,
+    float: _F.TYPE_DOUBLE,
+    bool: _F.TYPE_BOOL,
+    bytes: _F.TYPE_BYTES,
+}
+_NAMES = {
+    _F.TYPE_STRING: "string",
+    _F.TYPE_INT64: "int64",
+    _F.TYPE_DOUBLE: "double",
+    _F.TYPE_BOOL: "bool",
+    _F.TYPE_BYTES: "bytes",
+}
+Kind = Literal["scalar", "json", "struct", "list", "given", "map"]
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """A list that can be left out: one that is empty says something else, none of them."""
+
+    items: list[str]
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """As Texts."""
+
+    items: list[int]
+
+
+_LISTS: dict[Any, Any] = {str: Texts, int: Numbers}
+
+
+class Field(msgspec.Struct, frozen=True):
+    """How one field of a struct travels."""
+
+    name: str
+    proto: str
+    number: int
+    kind: Kind
+    of: Any
+    """The scalar, or the struct; of a list or a map, that of its items."""
+    optional: bool
+    required: bool
+
+    @property
+    def holds_structs(self) -> bool:
+        return isinstance(self.of, type) and issubclass(self.of, msgspec.Struct)
+
+
+@cache
+def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    return tuple(
+        _field(field, number) for number, field in enumerate(msgspec.structs.fields(struct), 1)
+    )
+
+
+def _field(field: msgspec.structs.FieldInfo, number: int) -> Field:
+    of, optional = _bare(field.type)
+    kind: Kind = "scalar"
+    proto = field.name
+    if of is Raw:
+        kind, proto = "json", f"{field.name}_json"
+    elif get_origin(of) is list:
+        kind, of = "list", _bare(get_args(of)[0])[0]
+        if optional:
+            kind, of = "given", _LISTS[of]
+    elif get_origin(of) is dict:
+        kind, of = "map", _bare(get_args(of)[1])[0]
+    elif isinstance(of, type) and issubclass(of, msgspec.Struct):
+        kind = "struct"
+    if kind == "scalar" and not field.required and field.default:
+        optional = True  # or a zero that was sent would be taken for nothing, and that for this
+    return Field(field.name, proto, number, kind, of, optional, field.required)
+
+
+def _bare(annotated: Any) -> tuple[Any, bool]:
+    """A type without what is said about it, and whether it may be left out."""
+    while get_origin(annotated) is Annotated:
+        annotated = get_args(annotated)[0]
+    if get_origin(annotated) in (Union, types.UnionType):
+        inner = [arg for arg in get_args(annotated) if arg not in (type(None), UnsetType)]
+        return _bare(inner[0])[0], True
+    if get_origin(annotated) is Literal:
+        return str, False
+    return annotated, annotated is Raw
+
+
+# Structs to messages and back
+
+
+def to_proto(value: msgspec.Struct) -> ProtoMessage:
+    try:
+        return message_class(type(value))(**_filled(value))
+    except (TypeError, ValueError) as error:  # not what its field takes: say which one
+        _check(value)
+        raise InvalidArgument("request", str(error)) from error
+
+
+def _check(value: msgspec.Struct) -> None:
+    try:
+        msgspec.convert(msgspec.structs.asdict(value), type(value), from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from error
+
+
+def _filled(value: msgspec.Struct) -> dict[str, Any]:
+    filled: dict[str, Any] = {}
+    for field in fields_of(type(value)):
+        item = getattr(value, field.name)
+        if item is None or item is UNSET:
+            continue
+        if field.kind == "json":
+            item = bytes(item).decode()
+        elif field.holds_structs:
+            item = _structs_to_protos(field, item)
+        filled[field.proto] = item
+    return filled
+
+
+def _structs_to_protos(field: Field, item: Any) -> Any:
+    if field.kind == "list":
+        return [to_proto(one) for one in item]
+    if field.kind == "map":
+        return {name: to_proto(one) for name, one in item.items()}
+    return to_proto(field.of(item) if field.kind == "given" else item)
+
+
+def from_proto(message: ProtoMessage, struct: type[Any]) -> Any:
+    """Checked like a JSON document; an InvalidArgument names the field."""
+    try:
+        return msgspec.convert(_builtins(message, struct), struct)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from error
+
+
+def _builtins(message: Any, struct: type[Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for field in fields_of(struct):
+        if field.kind in ("list", "map"):
+            item: Any = getattr(message, field.proto)
+            if item or not field.optional:
+                given[field.name] = _items(field, item)
+        elif field.optional or field.kind == "struct":  # which know whether they were set
+            if message.HasField(field.proto):
+                given[field.name] = _one(field, getattr(message, field.proto))
+            elif field.required and field.optional:
+                given[field.name] = None
+        elif field.required or (item := getattr(message, field.proto)):
+            given[field.name] = getattr(message, field.proto)
+    return given
+
+
+def _one(field: Field, item: Any) -> Any:
+    if field.kind == "struct":
+        return _builtins(item, field.of)
+    if field.kind == "given":
+        return list(item.items)
+    if field.kind == "json":
+        return _json(field, item)
+    return item
+
+
+def _items(field: Field, item: Any) -> Any:
+    if field.kind == "map":
+        inner = field.of if field.holds_structs else None
+        return {name: _builtins(item[name], inner) if inner else item[name] for name in item}
+    return [_builtins(one, field.of) for one in item] if field.holds_structs else list(item)
+
+
+def _json(field: Field, text: str) -> Raw:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArgument(field.proto, f"not JSON: {error}") from error
+    return Raw(text.encode())
+
+
+# Descriptors
+
+
+@cache
+def message_class(struct: type[Any]) -> Callable[..., ProtoMessage]:
+    found = pool().FindMessageTypeByName(f"{PACKAGE}.{struct.__name__}")
+    return message_factory.GetMessageClass(found)
+
+
+def pool() -> descriptor_pool.DescriptorPool:
+    with _adding:  # two threads that make their first call at once would both add it
+        return _pool()
+
+
+_adding = threading.Lock()
+
+
+@cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    made = descriptor_pool.Default()
+    made.AddSerializedFile(file_descriptor().SerializeToString())
+    return made
+
+
+def service_name(operation: Operation) -> str:
+    return f"{PACKAGE}.{operation.service}"
+
+
+@cache
+def file_descriptor() -> pb.FileDescriptorProto:
+    file = pb.FileDescriptorProto(name=FILE, package=PACKAGE, syntax="proto3")
+    for struct in structs():
+        file.message_type.append(_descriptor(struct))
+    for service in ("MessageService", "AdminService"):
+        described = file.service.add(name=service)
+        for operation in _of_service(service):
+            described.method.add(
+                name=operation.name,
+                input_type=f".{PACKAGE}.{operation.ask.__name__}",
+                output_type=f".{PACKAGE}.{operation.answer.__name__}",
+                server_streaming=operation in STREAMS,
+            )
+    return file
+
+
+def _of_service(service: str) -> list[Operation]:
+    return [operation for operation in [*OPERATIONS, *STREAMS] if operation.service == service]
+
+
+def structs() -> list[type[Any]]:
+    """Every struct that travels, each once, in the order in which the table needs them."""
+    found: dict[type[Any], None] = {}
+
+    def add(struct: type[Any]) -> None:
+        if struct not in found:
+            found[struct] = None
+            for field in fields_of(struct):
+                if field.holds_structs:
+                    add(field.of)
+
+    for operation in [*OPERATIONS, *STREAMS]:
+        add(operation.ask)
+        add(operation.answer)
+    return list(found)
+
+
+def _descriptor(struct: type[Any]) -> pb.DescriptorProto:
+    described = pb.DescriptorProto(name=struct.__name__)
+    for field in fields_of(struct):
+        made = described.field.add(name=field.proto, number=field.number)
+        made.label = _F.LABEL_REPEATED if field.kind in ("list", "map") else _F.LABEL_OPTIONAL
+        if field.kind == "map":
+            entry = _map_entry(described, field)
+            made.type, made.type_name = _F.TYPE_MESSAGE, f".{PACKAGE}.{struct.__name__}.{entry}"
+            continue
+        _set_type(made, field)
+        if field.optional and field.kind in ("scalar", "json"):
+            made.proto3_optional = True
+            made.oneof_index = len(described.oneof_decl)
+            described.oneof_decl.add(name=f"_{field.proto}")
+    return described
+
+
+def _map_entry(described: pb.DescriptorProto, field: Field) -> str:
+    name = "".join(part.capitalize() for part in field.proto.split("_")) + "Entry"
+    entry = described.nested_type.add(name=name)
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=_F.TYPE_STRING)
+    _set_type(entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL), field)
+    return name
+
+
+def _set_type(made: Any, field: Field) -> None:
+    if field.kind == "json":
+        made.type = _F.TYPE_STRING
+    elif field.holds_structs:
+        made.type, made.type_name = _F.TYPE_MESSAGE, f".{PACKAGE}.{field.of.__name__}"
+    else:
+        made.type = _SCALARS[field.of]
+
+
+# The .proto text
+
+
+def proto_text() -> str:
+    parts = [
+        "// Printed from the table of operations: python -m holdfast.wire.proto",
+        "// What each field means: /docs or /openapi.json of a server.",
+        'syntax = "proto3";',
+        "",
+        f"package {PACKAGE};",
+    ]
+    for service in ("MessageService", "AdminService"):
+        parts += ["", f"service {service} {{", *_methods(service), "}"]
+    for struct in structs():
+        parts += ["", *_comment(struct), f"message {struct.__name__} {{", *_lines(struct), "}"]
+    return "\n".join(parts) + "\n"
+
+
+def _methods(service: str) -> Iterable[str]:
+    for operation in _of_service(service):
+        stream = "stream " if operation in STREAMS else ""
+        yield f"  // {operation.summary}"
+        yield (
+            f"  rpc {operation.name}({operation.ask.__name__})"
+            f" returns ({stream}{operation.answer.__name__});"
+        )
+
+
+def _comment(struct: type[Any]) -> list[str]:
+    own = vars(struct).get("__doc__") or ""
+    return [f"// {line.strip()}" for line in own.strip().splitlines()]
+
+
+def _lines(struct: type[Any]) -> Iterable[str]:
+    for field in fields_of(struct):
+        yield f"  {_label(field)}{_type_text(field)} {field.proto} = {field.number};"
+
+
+def _label(field: Field) -> str:
+    if field.kind == "list":
+        return "repeated "
+    return "optional " if field.optional and field.kind in ("scalar", "json") else ""
+
+
+def _type_text(field: Field) -> str:
+    if field.kind == "json":
+        return "string"
+    name = field.of.__name__ if field.holds_structs else _NAMES[_SCALARS[field.of]]
+    return f"map<string, {name}>" if field.kind == "map" else name
+
+
+if __name__ == "__main__":
+    print(proto_text(), end="")

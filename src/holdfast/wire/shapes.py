@@ -1,0 +1,824 @@
+"""The documents that clients send and get. Field names are the library's own.
+
+Times are milliseconds since 1970 by the store's clock, lengths of time are seconds. A number as a
+field's `Meta` limits it is checked here, what the library checks is left to the library, so that
+one and the same error comes out of every door.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from holdfast.backoff import Backoff
+from holdfast.message import NAME_MAX, ErrorInfo, Finished, History, Lease, Message
+from holdfast.payload import JSON
+from holdfast.policy import Policy
+from holdfast.queue import LEASE_MAX, PartitionStats
+from holdfast.store import QueueSpec, QueueStats
+
+PAGE_MAX = 1000
+BATCH_MAX = 10_000
+WAIT_MAX_S = 60.0
+WHOLE_MAX = 2**53 - 1
+
+
+def _says(text: str, **schema: Any) -> Meta:
+    """A description and limits for the OpenAPI file; the library checks them."""
+    return Meta(description=text, extra_json_schema=schema or None)
+
+
+Time = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
+Name = Annotated[str, _says("Letters, digits, '_', '.', '-' and one '@'.", maxLength=NAME_MAX)]
+Id = Annotated[str, _says("A UUID.")]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1), _says("0 to 9, highest first.")]
+Seconds = Annotated[float, _says("Seconds.", minimum=0)]
+Token = Annotated[str, _says("Of the lease; it ends with it.", maxLength=1024)]
+Headers = Annotated[dict[str, str], _says("Text by name; 64 KiB in all.")]
+Payload = Annotated[Raw | UnsetType, _says("Any JSON value; or give `body`.")]
+Body = Annotated[bytes | None, _says("Bytes, in base64; instead of `payload`.")]
+Whole = Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)]
+Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX, description="At most so many.")]
+Cursor = Annotated[str | None, _says("The `after` of the page before.")]
+State = Literal["ready", "delayed", "leased", "log"]
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a client sends: a field that is not known is refused, not passed over."""
+
+
+class Doc(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What comes back. A field that is not there has its default."""
+
+
+class Nothing(Doc, frozen=True):
+    """There is nothing to say."""
+
+
+class BackoffDoc(Ask, frozen=True):
+    base: Annotated[float | None, _says("Seconds before the first retry.")] = None
+    factor: Annotated[float | None, _says("By which each wait is longer than the last.")] = None
+    max: Annotated[float | None, _says("The longest wait in seconds.")] = None
+    jitter: Annotated[str | None, _says("none, full or decorrelated.")] = None
+
+    def value(self) -> Backoff:
+        jitter: Any = self.jitter
+        return Backoff(self.base, self.factor, self.max, jitter)
+
+    @classmethod
+    def complete(cls, backoff: Backoff) -> BackoffDoc:
+        """With the defaults of what was left out."""
+        return cls(backoff.base, backoff.factor, backoff.max, backoff.jitter)
+
+    @classmethod
+    def of(cls, backoff: Backoff | None) -> BackoffDoc | None:
+        return None if backoff is None else cls(**backoff.to_dict())
+
+
+class PolicyDoc(Ask, frozen=True):
+    """Rules of a queue. What is left out is inherited."""
+
+    ack_timeout: Annotated[float | None, _says("Seconds a lease lasts.")] = None
+    max_attempts: Annotated[Whole | None, _says("Deliveries before it is dead.")] = None
+    backoff: BackoffDoc | None = None
+    overdue_backoff: Annotated[bool | None, _says("Overdue ones wait their backoff.")] = None
+    exhausted: Annotated[str | None, _says("dead or complete.")] = None
+    log: Annotated[bool | None, _says("Keep what is finished.")] = None
+    retention: Annotated[float | None, _says("Seconds it is kept; 0: for ever.")] = None
+    retention_count: Annotated[Whole | None, _says("How many are kept; 0: no limit.")] = None
+    payload_max: Annotated[Whole | None, _says("Bytes a payload may have.")] = None
+    on_failure: Annotated[str | None, _says("Ordered queues: block or skip.")] = None
+
+    def fields(self) -> dict[str, Any]:
+        """As keywords of `Holdfast.queue`: what was given."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given["backoff"] = self.backoff and self.backoff.value()
+        return {name: value for name, value in given.items() if value is not None}
+
+    @classmethod
+    def of(cls, policy: Policy) -> PolicyDoc:
+        given: dict[str, Any] = {**policy.to_dict(), "backoff": BackoffDoc.of(policy.backoff)}
+        return cls(**given)
+
+    def value(self) -> Policy:
+        return Policy(**self.fields())
+
+
+class ErrorDoc(Doc, frozen=True):
+    """One failed delivery."""
+
+    message: str
+    code: str
+    at: Time
+    attempt: int
+    consumer: str | None = None
+    handler: str | None = None
+
+
+class MessageDoc(Doc, frozen=True, kw_only=True):
+    """A message. JSON is in `payload`, text and bytes are in `body`; an answer to an enqueue has
+    neither, unless the queue held the id before."""
+
+    id: Id
+    queue: Name
+    partition: int
+    priority: int
+    key: str | None = None
+    type: str | None = None
+    content_type: str
+    payload: Payload = UNSET
+    body: Body = None
+    headers: Headers = {}
+    enqueued_at: Time
+    available_at: Time
+    attempts: int
+    ack_timeout: float | None = None
+    max_attempts: int | None = None
+    backoff: BackoffDoc | None = None
+    first_leased_at: Time | None = None
+    errors: list[ErrorDoc] = []
+    handled: Annotated[Raw | UnsetType, _says("Results of handlers that succeeded.")] = UNSET
+    last_delay: Annotated[float | None, _says("Seconds of the last backoff.")] = None
+    source: str | None = None
+    dead_at: Time | None = None
+    reason: str | None = None
+    redriven: int = 0
+    origin: str | None = None
+    duplicate: bool = False
+
+    @classmethod
+    def of(cls, message: Message, *, payload: bool = True) -> MessageDoc:
+        history = message.history
+        json, body = _parts(message) if payload or message.duplicate else (UNSET, None)
+        return cls(
+            id=message.id,
+            queue=message.queue,
+            partition=message.partition,
+            priority=message.priority,
+            key=message.key,
+            type=message.type,
+            content_type=message.content_type,
+            payload=json,
+            body=body,
+            headers=message.headers,
+            enqueued_at=message.enqueued_at,
+            available_at=message.available_at,
+            attempts=message.attempts,
+            ack_timeout=message.ack_timeout,
+            max_attempts=message.max_attempts,
+            backoff=BackoffDoc.of(message.backoff),
+            first_leased_at=message.first_leased_at,
+            errors=[_error(error) for error in history.errors],
+            handled=Raw(msgspec.json.encode(history.handled)) if history.handled else UNSET,
+            last_delay=history.delay,
+            source=history.source,
+            dead_at=history.dead_at,
+            reason=history.reason,
+            redriven=history.redriven,
+            origin=history.origin,
+            duplicate=message.duplicate,
+        )
+
+    def value(self, body: bytes | None = None) -> Message:
+        """The library's message again; `body` is what the caller knows that it sent."""
+        raw = self.body if self.payload is UNSET else bytes(self.payload)
+        handled: dict[str, Any] = {} if self.handled is UNSET else msgspec.json.decode(self.handled)
+        history = History(
+            errors=tuple(ErrorInfo(**msgspec.structs.asdict(error)) for error in self.errors),
+            handled=handled,
+            delay=self.last_delay,
+            source=self.source,
+            dead_at=self.dead_at,
+            reason=self.reason,
+            redriven=self.redriven,
+            origin=self.origin,
+        )
+        return Message(
+            self.id,
+            self.queue,
+            self.partition,
+            self.priority,
+            self.key,
+            self.type,
+            body or b"" if raw is None else raw,
+            self.content_type,
+            self.headers,
+            self.enqueued_at,
+            self.available_at,
+            self.attempts,
+            self.ack_timeout,
+            self.max_attempts,
+            self.backoff and self.backoff.value(),
+            self.first_leased_at,
+            history,
+            self.duplicate,
+        )
+
+
+def _error(error: ErrorInfo) -> ErrorDoc:
+    return ErrorDoc(**msgspec.structs.asdict(error))
+
+
+def _parts(message: Message) -> tuple[Raw | UnsetType, bytes | None]:
+    """JSON as it was written; everything else, and JSON that somebody has damaged, as bytes."""
+    if message.content_type != JSON:
+        return UNSET, message.body
+    try:
+        msgspec.json.decode(message.body)
+    except (ValueError, msgspec.MsgspecError):
+        return UNSET, message.body
+    return Raw(message.body), None
+
+
+class LeaseDoc(Doc, frozen=True):
+    message: MessageDoc
+    token: Token
+    deadline: Time
+    leased_at: Time
+    owner: str
+
+    @classmethod
+    def of(cls, lease: Lease) -> LeaseDoc:
+        return cls(
+            message=MessageDoc.of(lease.message),
+            token=lease.token,
+            deadline=lease.deadline,
+            leased_at=lease.leased_at,
+            owner=lease.owner,
+        )
+
+    def value(self) -> Lease:
+        message = self.message.value()
+        return Lease(message, self.token, self.deadline, self.leased_at, self.owner)
+
+
+class FinishedDoc(Doc, frozen=True):
+    message: MessageDoc
+    status: str
+    finished_at: Time
+    first_leased_at: Time | None = None
+    last_leased_at: Time | None = None
+    consumer: str | None = None
+    result: Annotated[Raw | UnsetType, _says("What the handler gave.")] = UNSET
+
+    @classmethod
+    def of(cls, finished: Finished) -> FinishedDoc:
+        result = UNSET if finished.result is None else Raw(msgspec.json.encode(finished.result))
+        return cls(
+            message=MessageDoc.of(finished.message),
+            status=finished.status,
+            finished_at=finished.finished_at,
+            first_leased_at=finished.first_leased_at,
+            last_leased_at=finished.last_leased_at,
+            consumer=finished.consumer,
+            result=result,
+        )
+
+    def value(self) -> Finished:
+        status: Any = self.status
+        return Finished(
+            self.message.value(),
+            status,
+            self.finished_at,
+            self.first_leased_at,
+            self.last_leased_at,
+            self.consumer,
+            None if self.result is UNSET else msgspec.json.decode(self.result),
+        )
+
+
+class QueueDoc(Doc, frozen=True):
+    """A queue as it is set up. `policy` is what was given, `in_force` is all of it."""
+
+    queue: Name
+    partitions: Annotated[int, _says("Over which new messages are spread.")]
+    total_partitions: Annotated[int, _says("With those from before it grew.")]
+    starts: Annotated[list[int], _says("The first partition of each generation.")]
+    ordered: bool
+    paused: bool
+    created_at: Time
+    revision: int
+    policy: PolicyDoc
+    in_force: PolicyDoc
+
+    @classmethod
+    def of(cls, spec: QueueSpec, complete: Policy) -> QueueDoc:
+        return cls(
+            queue=spec.name,
+            partitions=spec.spread,
+            total_partitions=spec.partitions,
+            starts=list(spec.starts),
+            ordered=spec.ordered,
+            paused=spec.paused,
+            created_at=spec.created_at,
+            revision=spec.revision,
+            policy=PolicyDoc.of(spec.policy),
+            in_force=msgspec.structs.replace(
+                PolicyDoc.of(complete), backoff=BackoffDoc.complete(complete.backoff or Backoff())
+            ),
+        )
+
+    def value(self) -> QueueSpec:
+        return QueueSpec(
+            self.queue,
+            self.total_partitions,
+            self.policy.value(),
+            self.paused,
+            self.created_at,
+            self.revision,
+            self.ordered,
+            tuple(self.starts) or (0,),
+        )
+
+
+class StatsDoc(Doc, frozen=True, omit_defaults=False):
+    queue: Name
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    oldest_age: Annotated[float | None, _says("Seconds; null when none is ready.")]
+    paused: bool
+
+    @classmethod
+    def of(cls, stats: QueueStats) -> StatsDoc:
+        return cls(**msgspec.structs.asdict(stats))
+
+    def value(self) -> QueueStats:
+        return QueueStats(**msgspec.structs.asdict(self))
+
+
+class PartitionDoc(Doc, frozen=True, omit_defaults=False):
+    partition: int
+    ready: int
+    delayed: int
+    leased: int
+    lag: int
+    oldest_age: float | None
+    owner: str | None
+    epoch: int
+
+    @classmethod
+    def of(cls, part: PartitionStats) -> PartitionDoc:
+        return cls(**msgspec.structs.asdict(part))
+
+    def value(self) -> PartitionStats:
+        return PartitionStats(**msgspec.structs.asdict(self))
+
+
+class EventDoc(Doc, frozen=True, omit_defaults=False):
+    type: str
+    timestamp: Time
+    payload: Raw
+    seq: int = 0
+
+
+# Asks and answers, in the order of the table
+
+
+class OutgoingDoc(Ask, frozen=True):
+    """A message to be: `payload` (a JSON value) or `body` (bytes), and what else it needs."""
+
+    payload: Payload = UNSET
+    body: Body = None
+    content_type: Annotated[str | None, _says("Of the body; default application/json.")] = None
+    id: Annotated[str | None, _says("A UUID of your own: repeating the call is safe.")] = None
+    key: Annotated[str | None, _says("Same key, same partition.", maxLength=1024)] = None
+    type: Annotated[str | None, _says("Which handlers get it.", maxLength=1024)] = None
+    priority: Priority = 0
+    delay: Annotated[float | None, _says("Seconds to wait first.", minimum=0)] = None
+    at: Annotated[float | None, _says("Not before this time: seconds since 1970.")] = None
+    headers: Headers | None = None
+    ack_timeout: Annotated[float | None, _says("Its own lease time in seconds.")] = None
+    max_attempts: Annotated[Whole | None, _says("Its own number of deliveries.")] = None
+    backoff: BackoffDoc | None = None
+
+
+class EnqueueAsk(OutgoingDoc, frozen=True, kw_only=True):
+    queue: Name
+
+
+class PublishAsk(OutgoingDoc, frozen=True, kw_only=True):
+    topic: Name
+
+
+Outgoings = Annotated[list[OutgoingDoc], Meta(max_length=BATCH_MAX)]
+
+
+class EnqueueBatchAsk(Ask, frozen=True):
+    queue: Name
+    messages: Outgoings
+    receipt: Annotated[str | None, _says("Names this call: repeated, it stores nothing.")] = None
+
+
+class PublishBatchAsk(Ask, frozen=True):
+    topic: Name
+    messages: Outgoings
+
+
+class MessagesDoc(Doc, frozen=True):
+    messages: list[MessageDoc]
+
+
+class LeaseAsk(Ask, frozen=True):
+    queue: Name
+    limit: Annotated[int, Meta(ge=-(2**31), le=2**31), _says(f"1 to {LEASE_MAX}.")] = 1
+    wait: Annotated[float, _says("Seconds to wait for the first.", minimum=0)] = 0.0
+    owner: Annotated[str | None, _says("Your name, for people.", maxLength=1024)] = None
+    partitions: Annotated[list[Whole] | None, _says("Only these.")] = None
+
+
+class LeasesDoc(Doc, frozen=True):
+    leases: list[LeaseDoc]
+
+
+class LeaseStreamAsk(Ask, frozen=True):
+    """A stream of leases. No more than `max_in_flight` are out at a time: the next is sent when
+    one was settled through this server, or has run out."""
+
+    queue: Name
+    max_in_flight: Annotated[int, Meta(ge=1, le=LEASE_MAX)] = 10
+    owner: str | None = None
+    partitions: list[Whole] | None = None
+
+
+class ErrorAsk(Ask, frozen=True):
+    message: str = ""
+    code: str | None = None
+
+
+class SettleItem(Ask, frozen=True):
+    """How one lease ends."""
+
+    id: Id
+    token: Token
+    outcome: Annotated[
+        Literal["done", "retry", "fail", "release", "extend"], _says("What became of it.")
+    ] = "done"
+    result: Annotated[Raw | UnsetType, _says("done: JSON for the log.")] = UNSET
+    error: ErrorAsk | None = None
+    delay: Annotated[float | None, _says("retry: seconds, instead of the backoff.")] = None
+    seconds: Annotated[float | None, _says("extend: from now; else its own time.")] = None
+    owner: Annotated[str | None, _says("Whose error it is.")] = None
+
+
+class SettleAsk(Ask, frozen=True):
+    queue: Name
+    items: Annotated[list[SettleItem], Meta(max_length=BATCH_MAX)]
+
+
+class SettledDoc(Doc, frozen=True, omit_defaults=False):
+    id: Id
+    status: Annotated[str, _says("applied, already or stale.")]
+    deadline: Time | None = None
+
+
+class SettledsDoc(Doc, frozen=True):
+    results: list[SettledDoc]
+
+
+class AckAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+    token: Token
+    result: Annotated[Raw | UnsetType, _says("JSON for the log.")] = UNSET
+    owner: str | None = None
+
+
+class NackAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+    token: Token
+    error: ErrorAsk | None = None
+    delay: Annotated[float | None, _says("Seconds, instead of the backoff.", minimum=0)] = None
+    owner: str | None = None
+
+
+class FailAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+    token: Token
+    error: ErrorAsk | None = None
+    owner: str | None = None
+
+
+class ReleaseAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+    token: Token
+    owner: str | None = None
+
+
+class ExtendAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+    token: Token
+    seconds: Annotated[float | None, _says("From now; else its own time-out.")] = None
+    owner: str | None = None
+
+
+class QueueAsk(Ask, frozen=True):
+    queue: Name
+
+
+class PutQueueAsk(Ask, frozen=True):
+    queue: Name
+    partitions: Annotated[Whole | None, _says("1 to 256; more can be added.")] = None
+    ordered: Annotated[bool | None, _says("Set when it is made.")] = None
+    policy: PolicyDoc = PolicyDoc()
+
+
+class DeleteQueueAsk(Ask, frozen=True):
+    queue: Name
+    force: Annotated[bool, _says("Also when it holds messages.")] = False
+
+
+class ListAsk(Ask, frozen=True):
+    prefix: Annotated[str, _says("Only names that begin so.")] = ""
+    after: Annotated[str, _says("Only names behind this one.")] = ""
+    limit: Limit = PAGE_MAX
+
+
+class QueuesDoc(Doc, frozen=True):
+    queues: list[QueueDoc]
+
+
+class StatsListDoc(Doc, frozen=True):
+    stats: list[StatsDoc]
+
+
+class PartitionsDoc(Doc, frozen=True):
+    partitions: list[PartitionDoc]
+
+
+class CountDoc(Doc, frozen=True, omit_defaults=False):
+    count: int
+
+
+class BrowseAsk(Ask, frozen=True):
+    """A page of messages that match all that is given. `after` of the answer goes on from there,
+    also when a page is short: a page looks at so many messages at most."""
+
+    queue: Name
+    state: State = "ready"
+    after: Cursor = None
+    limit: Limit = 100
+    since: Time | None = None
+    until: Time | None = None
+    key: str | None = None
+    type: str | None = None
+    text: Annotated[str | None, _says("In the payload, headers or errors.")] = None
+    code: Annotated[str | None, _says("Of the last error.")] = None
+    reason: Annotated[str | None, _says("Of a dead letter.")] = None
+    header: Annotated[list[str], _says("name=value, each must be there.")] = []
+    field: Annotated[list[str], _says("path=JSON value, in a JSON payload.")] = []
+
+
+class EntryDoc(Doc, frozen=True):
+    message: MessageDoc
+    token: Annotated[str | None, _says("Never shown.")] = None
+    deadline: Time | None = None
+    leased_at: Time | None = None
+    owner: str | None = None
+    finished: FinishedDoc | None = None
+
+
+class PageDoc(Doc, frozen=True):
+    entries: list[EntryDoc]
+    after: Cursor = None
+    looked: int = 0
+    now: Annotated[int, _says("The store's time, for countdowns.")] = 0
+
+
+class MessageAsk(Ask, frozen=True):
+    queue: Name
+    id: Id
+
+
+class MomentDoc(Doc, frozen=True):
+    """One step in the life of a message."""
+
+    at: Time
+    what: str
+    consumer: str | None = None
+    attempt: int | None = None
+    detail: str | None = None
+
+
+class DetailDoc(Doc, frozen=True):
+    message: MessageDoc
+    state: Annotated[str, _says("ready, delayed, leased, dead or done.")]
+    deadline: Time | None = None
+    owner: str | None = None
+    finished: FinishedDoc | None = None
+    timeline: list[MomentDoc] = []
+    now: Annotated[int, _says("The store's time, for countdowns.")] = 0
+
+
+class LogAsk(Ask, frozen=True):
+    queue: Name
+    after: Cursor = None
+    limit: Limit = 100
+    since: Time | None = None
+    until: Time | None = None
+
+
+class LogDoc(Doc, frozen=True):
+    finished: list[FinishedDoc]
+    after: Cursor = None
+
+
+class ReplayAsk(Ask, frozen=True):
+    queue: Name
+    id: Annotated[str | None, _says("One message; or a range:")] = None
+    since: Time | None = None
+    until: Time | None = None
+
+
+class FailuresAsk(Ask, frozen=True):
+    queue: Annotated[str, _says("A queue, or its dead letters.")]
+    scan: Annotated[int, Meta(ge=1, le=100_000, description="Look at so many.")] = 10_000
+
+
+class BucketDoc(Doc, frozen=True, omit_defaults=False):
+    at: Time
+    count: int
+
+
+class FailureDoc(Doc, frozen=True, kw_only=True):
+    """Dead letters that died of the same thing."""
+
+    fingerprint: str
+    reason: str | None = None
+    code: str | None = None
+    error: Annotated[str | None, _says("Its text, without what differs.")] = None
+    handler: str | None = None
+    count: int
+    first_dead_at: Time | None = None
+    last_dead_at: Time | None = None
+    examples: list[str] = []
+    by_time: list[BucketDoc] = []
+
+
+class FailuresDoc(Doc, frozen=True):
+    dlq: str
+    groups: Annotated[list[FailureDoc], _says("The largest first.")]
+    looked: int
+    total: int
+    bucket_ms: Annotated[int, _says("How long a bucket of `by_time` is.")]
+
+
+class DeadFilterDoc(Ask, frozen=True):
+    """Which dead letters: those that match all that is given."""
+
+    reason: str | None = None
+    code: Annotated[str | None, _says("Of the last error.")] = None
+    key: str | None = None
+    type: str | None = None
+    older_than: Annotated[float | None, _says("Dead for so many seconds.")] = None
+    newer_than: Annotated[float | None, _says("Dead for less than that.")] = None
+    headers: dict[str, str] | None = None
+    fields: Annotated[Raw | UnsetType, _says('{"path.in.payload": value}')] = UNSET
+
+
+class RedriveAsk(Ask, frozen=True):
+    """Dead letters back to their queue, oldest first."""
+
+    dlq_queue: Annotated[str, _says("The dead-letter queue.")]
+    count: Annotated[Whole, _says("At most so many; 0: all.", minimum=0)] = 0
+    ids: Annotated[list[str], Meta(max_length=BATCH_MAX)] | None = None
+    where: DeadFilterDoc | None = None
+    rate: Annotated[float | None, _says("Messages a second at most.")] = None
+    to: Annotated[str | None, _says("To this queue, not to where they came from.")] = None
+    payload: Annotated[Raw | UnsetType, _says("With this payload.")] = UNSET
+    merge: Annotated[Raw | UnsetType, _says("With this JSON Merge Patch on it.")] = UNSET
+    dry_run: Annotated[bool, _says("Only say how many.")] = False
+
+
+class RedrivenDoc(Doc, frozen=True, omit_defaults=False):
+    dlq: str
+    redriven: int
+    looked: int = 0
+    missing: int = 0
+    skipped: int = 0
+    cancelled: bool = False
+    dry_run: bool = False
+    to: str | None = None
+
+
+class RedriveIdAsk(Ask, frozen=True):
+    id: Annotated[str, _says("Of the redrive.")]
+
+
+class RedriveDoc(Doc, frozen=True, omit_defaults=False):
+    """A redrive that goes on by itself."""
+
+    id: str
+    dlq: str
+    state: Annotated[str, _says("running, done, cancelled or failed.")]
+    redriven: int
+    looked: int
+    skipped: int
+    missing: int
+    total: int
+    to: str | None
+    created_at: Time
+    updated_at: Time
+    finished_at: Time | None
+    error: str | None
+
+
+class RedrivesDoc(Doc, frozen=True):
+    redrives: list[RedriveDoc]
+
+
+class TopicAsk(Ask, frozen=True):
+    topic: Name
+
+
+class PutTopicAsk(Ask, frozen=True):
+    topic: Name
+    log: Annotated[bool | None, _says("Keep what is published, for later groups.")] = None
+    retention: Annotated[float | None, _says("Seconds it is kept; 0: for ever.")] = None
+
+
+class DeleteTopicAsk(Ask, frozen=True):
+    topic: Name
+    force: bool = False
+
+
+class BindAsk(Ask, frozen=True):
+    topic: Name
+    group: Annotated[str, _says("The group's name.")]
+    start: Annotated[str, _says("now or earliest.")] = "now"
+    partitions: Whole | None = None
+    ordered: bool | None = None
+    policy: PolicyDoc = PolicyDoc()
+
+
+class UnbindAsk(Ask, frozen=True):
+    topic: Name
+    group: str
+    force: bool = False
+
+
+class TopicDoc(Doc, frozen=True, omit_defaults=False):
+    topic: Name
+    groups: dict[str, StatsDoc]
+    filling: list[str]
+    retained: int
+    oldest_age: float | None
+    log: bool
+    retention: float
+
+
+class TopicsDoc(Doc, frozen=True):
+    topics: list[TopicDoc]
+
+
+class ConsumerDoc(Doc, frozen=True):
+    """Who holds what of a queue now."""
+
+    owner: str
+    leases: int = 0
+    oldest_leased_at: Time | None = None
+    next_deadline: Time | None = None
+    partitions: list[int] = []
+
+
+class ConsumersDoc(Doc, frozen=True):
+    consumers: list[ConsumerDoc]
+    looked: int = 0
+    now: int = 0
+
+
+class SweptDoc(Doc, frozen=True, omit_defaults=False):
+    requeued: int
+    dead: int
+    completed: int
+    trimmed: int
+
+
+class NoAsk(Ask, frozen=True):
+    """Nothing to say."""
+
+
+class SettingsDoc(Doc, frozen=True, omit_defaults=False):
+    version: str
+    store: Annotated[str, _says("Its kind.")]
+    auth: bool
+    overdue_check_interval_ms: int
+    requeue_batch_size: int
+    partition_lease_ms: int
+    partition_renew_ms: int
+    partition_rebalance_ms: int
+    policy: PolicyDoc
+    limits: dict[str, float]
+    now: int
+
+
+class WatchAsk(Ask, frozen=True):
+    after: Annotated[Time | None, _says("The `seq` of the last event that was seen.")] = None

@@ -1,0 +1,173 @@
+"""The conformance suite through a server: a connection over HTTP or gRPC means what a store means.
+
+A test applies unless it reaches behind the verbs: for the store itself, for a worker, an ordered
+consumer or a transaction, which a server has of its own. What a test reaches for is read from its
+code, so that a new one is run here without a list; the few that have other reasons are named.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from random import Random
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast, Queue
+from holdfast.settings import Settings
+from holdfast.testing import ManualClock, MemoryStore, conformance
+from tests.server.rig import Doors, serving
+
+CALLED_BACK = "a function that is called back"
+FIXTURES = {
+    "store": "the store itself",
+    "store_factory": "the store itself",
+    "join": "an ordered consumer",
+    "monkeypatch": "the inside of the process",
+}
+ATTRIBUTES = {"store": "the store itself", "context": "the store itself"}
+CALLS = {
+    "worker": "a worker",
+    "drain": "a worker",
+    "Running": "a worker",
+    "consumer": "an ordered consumer",
+    "redrive_runner": "a runner of redrives, and the server has its own",
+}
+KEYWORDS = {
+    "within": "a transaction",
+    "batch": "leases that a batch holds",
+    "progress": CALLED_BACK,
+    "cancel": CALLED_BACK,
+}
+"""What a test needs that uses one of these names, itself or through a function of its module."""
+
+OTHERS = {
+    "test_an_edit_that_cannot_be_names_the_message": CALLED_BACK,
+    "test_a_job_that_nobody_works_is_cancelled_at_once": "a server that works no redrives",
+    "test_an_ack_during_a_sweep_wins_or_loses": "nothing of a server, in hundreds of races",
+}
+PACKAGE = conformance.__name__
+
+
+def why_not(test: FunctionType) -> str | None:
+    """What a test needs that is not behind a server; None: it applies."""
+    needs = [FIXTURES.get(name) for name in inspect.signature(test).parameters]
+    needs += [need for code in reached(test) for need in needed(code)]
+    return next((need for need in needs if need), OTHERS.get(test.__name__))
+
+
+def needed(code: FunctionType | type) -> Iterator[str | None]:
+    for node in ast.walk(tree(code)):
+        match node:
+            case ast.Attribute(attr=name):
+                yield ATTRIBUTES.get(name)
+            case ast.keyword(arg="edit", value=ast.Lambda()):
+                yield CALLED_BACK
+            case ast.keyword(arg=str(name)):
+                yield KEYWORDS.get(name)
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                yield CALLS.get(name)
+            case _:
+                pass
+
+
+def reached(test: FunctionType) -> list[Any]:
+    """The test, and all of the suite's functions and classes that it names, and so on."""
+    found: list[Any] = [test]
+    for one in found:
+        known = vars(sys.modules[one.__module__])
+        named = {node.id for node in ast.walk(tree(one)) if isinstance(node, ast.Name)}
+        for value in [known.get(name) for name in sorted(named)]:
+            ours = getattr(value, "__module__", "").startswith(PACKAGE)
+            if ours and isinstance(value, FunctionType | type) and value not in found:
+                found.append(value)
+    return found
+
+
+def tree(code: FunctionType | type) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(code)))
+
+
+def suite() -> dict[str, Any]:
+    """All tests of the suite and their fixtures, by name."""
+    found: dict[str, Any] = {}
+    for info in pkgutil.iter_modules(conformance.__path__):
+        for name, value in vars(import_module(f"{PACKAGE}.{info.name}")).items():
+            is_test = name.startswith("test_")
+            assert not is_test or name not in found, f"{name} is there twice"
+            if is_test or (info.name != "fixtures" and "FixtureFunction" in type(value).__name__):
+                found[name] = value
+    return found
+
+
+SUITE = suite()
+TESTS = {name: value for name, value in SUITE.items() if name.startswith("test_")}
+APPLIES = {name: value for name, value in SUITE.items() if name not in TESTS or not why_not(value)}
+globals().update(APPLIES)
+
+
+@pytest.fixture(scope="module")
+def local() -> Holdfast:
+    """What the server serves. Each test gives it a store and a clock of its own."""
+    return holdfast.connect(MemoryStore(), clock=ManualClock(), rng=Random(7))
+
+
+@pytest.fixture(scope="module")
+def doors(local: Holdfast) -> Iterator[Doors]:
+    """It sweeps when it is told to: tests say how much a sweep moves."""
+    with serving(local, settings=Settings(overdue_check_interval_ms=3_600_000)) as doors:
+        yield doors
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def url(request: pytest.FixtureRequest, doors: Doors) -> str:
+    return doors.url(request.param)
+
+
+@pytest.fixture
+def clock(local: Holdfast) -> ManualClock:
+    clock = local.context.clock = ManualClock()
+    return clock
+
+
+@pytest.fixture
+def hf(local: Holdfast, clock: ManualClock, url: str) -> Iterator[Holdfast]:
+    local.context.store = MemoryStore()
+    local.context.rng = Random(7)
+    with holdfast.connect(url) as remote:
+        yield remote
+
+
+@pytest.fixture
+def another(hf: Holdfast, url: str) -> Iterator[Callable[[], Holdfast]]:
+    opened: list[Holdfast] = []
+
+    def connect() -> Holdfast:
+        opened.append(holdfast.connect(url))
+        return opened[-1]
+
+    yield connect
+    for remote in opened:
+        remote.close()
+
+
+@pytest.fixture
+def queue(hf: Holdfast) -> Queue:
+    return hf.queue("orders")
+
+
+if __name__ == "__main__":
+    reasons = Counter(why_not(test) or "applies" for test in TESTS.values())
+    for reason, count in reasons.most_common():
+        print(f"{count:4} {reason}")
+    for name, test in TESTS.items():
+        if why_not(test): print(test.__module__.split(".")[-1], name, why_not(test))

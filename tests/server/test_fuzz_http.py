@@ -1,0 +1,209 @@
+"""A schema fuzzer against the OpenAPI file: whatever comes in, a known answer goes out."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+import holdfast
+from holdfast import Holdfast, Outgoing
+from holdfast.server.limits import Limits
+from holdfast.server.openapi import openapi
+from holdfast.wire.operations import OPERATIONS
+from servers import mongo
+from tests.server.rig import serving
+
+LIMITS = Limits(wait_seconds=0.02)
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    allow_header_conformance,
+]
+SCHEMA = schemathesis.openapi.from_dict(openapi(LIMITS))
+SCHEMA.config.generation.deterministic = True
+EXAMPLES = 12
+LONG = 100
+
+
+class World:
+    """A server with queues that hold something in every state, whatever the fuzzer did to them."""
+
+    def __init__(self, hf: Holdfast, url: str) -> None:
+        self.hf = hf
+        self.url = url
+        self.session = requests.Session()
+        self._turn = itertools.count()
+        self.known: dict[str, list[str]] = {}
+        self.done: set[str] = set()
+        """Operations that were done, not only refused."""
+
+    def fill(self) -> None:
+        """Again where something is missing: the fuzzer deletes, purges and redrives."""
+        if not self._is_filled():
+            self._fill()
+
+    def _is_filled(self) -> bool:
+        try:
+            orders = self.hf.queue("orders", create=False).stats()
+            self.hf.topic("news", create=False).group("mail")
+        except holdfast.NotFound:
+            return False
+        counts = (orders.ready, orders.delayed, orders.leased, orders.dead, orders.done)
+        return all(counts) and not orders.paused
+
+    def _fill(self) -> None:
+        queue = self.hf.queue("orders", retention=0, payload_max=10_000, log=True)
+        queue.resume()
+        self.hf.queue("plain", partitions=3)
+        self.hf.queue("ordered", ordered=True, partitions=2)
+        self.hf.topic("news").bind("mail")
+        queue.purge()
+        queue.enqueue_many([Outgoing(n, priority=9) for n in range(3)])
+        done, dead, held = queue.lease(3)
+        queue.ack(done, result={"sum": 3})
+        queue.fail(dead, ValueError("no route"), code="ROUTE")
+        queue.enqueue_many([{"n": n} for n in range(5)])
+        queue.enqueue(b"\x00\xff", headers={"a": "b"}, key="k", type="t")
+        queue.enqueue("later", delay=3600)
+        job = self.hf.start_redrive("orders.dlq", dry_run=True)
+        self.known = {
+            "queue": ["orders", "plain", "orders.dlq", "ordered", "news@mail"],
+            "dlq_queue": ["orders.dlq", "plain.dlq"],
+            "topic": ["news"],
+            "group": ["mail"],
+            "to": ["plain"],
+            "id": [held.id, done.id, dead.id, job.id],
+            "token": [held.token],
+        }
+
+    def aim(self, case: Case) -> None:
+        """At what there is: names that a fuzzer makes up hit nothing. One time in four it may."""
+        turn = next(self._turn)
+        if turn % 4 == 3:
+            return
+        known, negated = self.known, _negated(case)
+        if isinstance(case.body, dict) and "token" in case.body:
+            known = self._lease()
+        if "path" not in negated and case.path_parameters:
+            _swap(case.path_parameters, known, turn)
+        if "body" not in negated and isinstance(case.body, dict):
+            _swap(case.body, known, turn)
+
+    def _lease(self) -> dict[str, list[str]]:
+        """One of which all three names fit together."""
+        (lease,) = self.hf.queue("orders").lease()
+        return {"queue": ["orders"], "id": [lease.id], "token": [lease.token]}
+
+    def check(self, case: Case) -> None:
+        self.fill()
+        self.aim(case)
+        response = case.call(base_url=self.url, session=self.session, timeout=20)
+        case.validate_response(response, checks=CHECKS)
+        if response.status_code < 300:
+            self.done.add(f"{case.method} {case.operation.path}")
+
+
+def _negated(case: Case) -> set[str]:
+    if case.meta is None:
+        return set()
+    return {
+        where.name.lower().split("_")[0]
+        for where, made in case.meta.components.items()
+        if made.mode.is_negative
+    }
+
+
+def _swap(given: Any, known: dict[str, list[str]], turn: int) -> None:
+    for name in given:
+        if name in known and isinstance(given[name], str):
+            given[name] = known[name][turn // 4 % len(known[name])]
+
+
+@contextmanager
+def serving_world(url: str) -> Iterator[World]:
+    with holdfast.connect(url) as hf, serving(hf, limits=LIMITS) as doors:
+        world = World(hf, doors.http)
+        yield world
+        world.session.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with serving_world(f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/fuzz.db") as world:
+        yield world
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "redis", "mongo"])
+def each_world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Drivers refuse different things."""
+    name = f"fuzz_{secrets.token_hex(6)}"
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/fuzz.db"
+    else:
+        server = request.getfixturevalue(f"{request.param}_server")
+        mark = "&" if "?" in server else "?"
+        url = {
+            "postgres": f"{server}{mark}schema={name}",
+            "redis": f"{server}{mark}prefix={name}",
+            "mongo": mongo.with_database(server, name),
+        }[request.param]
+    with serving_world(url) as world:
+        yield world
+
+
+def test_the_server_describes_itself_so(world: World) -> None:
+    described = world.session.get(f"{world.url}/openapi.json").json()
+    assert described == msgspec.json.decode(msgspec.json.encode(openapi(LIMITS)))
+
+
+def fuzz(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
+
+
+@pytest.mark.promise("SERVER-5")
+@SCHEMA.parametrize()
+@fuzz(EXAMPLES)
+def test_every_operation(case: Case, world: World) -> None:
+    world.check(case)
+
+
+def test_each_was_done_and_not_only_refused(world: World) -> None:
+    every = {f"{operation.method} /v1{operation.path}" for operation in OPERATIONS}
+    assert every - world.done == set()
+
+
+@pytest.mark.long
+@SCHEMA.parametrize()
+@fuzz(LONG)
+def test_every_operation_at_length(case: Case, each_world: World) -> None:
+    each_world.check(case)
