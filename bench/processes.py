@@ -49,6 +49,13 @@ class Child:
         user, system = after_name.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
+    def peak_mib(self) -> float:
+        """The most memory that it held so far, from /proc/<pid>/status."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("no VmHWM: the process has ended")
+
     def _complaint(self, waited: float) -> str:
         self._said.seek(0)
         return self._said.read().decode(errors="replace") or f"no answer in {waited} s"

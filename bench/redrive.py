@@ -1,10 +1,11 @@
 """What a redrive of many dead letters costs, and what others feel of it (DEAD-9).
 
-    python -m bench.redrive [--store NAME | --url URL] [--count 1000000]
+    python -m bench.redrive [--store NAME | --url URL] [--count 1000000] [--through http|grpc]
 
 One process redrives; another leases and acks messages of a queue of its own, now and then,
 first in quiet and then while the redrive runs. Prints messages a second, the most memory that the
-redriving process held, and how long a lease or an ack took.
+redriving process held, and how long a lease or an ack took. With --through the process is a server,
+and both go by it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from contextlib import contextmanager, nullcontext
 
 import holdfast
 from bench.partitions import STORES, store
+from bench.processes import Child
 from bench.timing import payload, timed
+from bench.wire.serving import serving
 from holdfast import Holdfast, Queue
 
 COUNT, CHUNK = 1_000_000, 5000
 QUIET_S = 5.0
 OTHERS = 100_000
-MEMORY_MIB, STOPPED_MS = 200, 100
+MEMORY_MIB, STOPPED_MS, SLOWER = 200, 100, 2
 
 
 def fill(hf: Holdfast, n: int) -> None:
@@ -58,37 +61,59 @@ def stopwatch(found: list[float]) -> Iterator[None]:
     found.append(1000 * (time.perf_counter() - started))
 
 
+def percentile(found: list[float], part: float) -> float:
+    return sorted(found)[int(len(found) * part)]
+
+
 def told(found: list[float]) -> str:
-    ordered = sorted(found)
-    p50, p99 = (ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
-    return f"{p50:.1f} / {p99:.1f} / {ordered[-1]:.1f} ms of {len(found):,}"
+    p50, p99 = (percentile(found, part) for part in (0.5, 0.99))
+    return f"{p50:.1f} / {p99:.1f} / {max(found):.1f} ms of {len(found):,}"
 
 
 def redrive(url: str) -> None:
-    """The process that is measured; it says what it did as JSON."""
+    """In a process of its own, which is measured if it is on the store itself; says what it did."""
     with holdfast.connect(url) as hf, timed() as watch:
         moved = hf.redrive("orders.dlq").redriven
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"redriven": moved, "seconds": watch.seconds, "peak_mib": peak}))
 
 
-def measure(name: str, url: str, n: int) -> None:
+@contextmanager
+def place(url: str, through: str | None) -> Iterator[tuple[str, Child | None]]:
+    """Where those who are measured connect to: the store, or a server on it."""
+    if through is None:
+        yield url, None
+        return
+    with serving(url) as (server, http, grpc):
+        yield http if through == "http" else grpc, server
+
+
+def measure(name: str, url: str, n: int, through: str | None) -> None:
     with holdfast.connect(url) as hf:
         fill(hf, n)
+        hf.queue("other").enqueue_many(range(OTHERS))
+    with place(url, through) as (at, server), holdfast.connect(at) as hf:
         other = hf.queue("other")
-        other.enqueue_many(range(OTHERS))
         until = time.perf_counter() + QUIET_S
         quiet = latencies(other, lambda: time.perf_counter() < until)
-        command = [sys.executable, "-m", "bench.redrive", "--url", url, "--only-redrive"]
+        command = [sys.executable, "-m", "bench.redrive", "--url", at, "--only-redrive"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         busy = latencies(other, lambda: process.poll() is None)
         said = json.loads(process.communicate()[0])
+        if server is not None:
+            said["peak_mib"] = server.peak_mib()
     assert said["redriven"] == n
     memory, stopped = said["peak_mib"] < MEMORY_MIB, max(busy) < STOPPED_MS
-    print(f"{name}: {n:,} dead letters, {n / said['seconds']:,.0f} messages/s")
+    slower = percentile(busy, 0.99) / percentile(quiet, 0.99)
+    by = f" through {through}" if through else ""
+    print(f"{name}{by}: {n:,} dead letters, {n / said['seconds']:,.0f} messages/s")
     print(f"  memory  {said['peak_mib']:.0f} MiB, < {MEMORY_MIB}: {'met' if memory else 'MISSED'}")
     print(f"  quiet   a lease or an ack, p50 / p99 / most: {told(quiet)}")
-    print(f"  busy    {told(busy)}, < {STOPPED_MS}: {'met' if stopped else 'MISSED'}", flush=True)
+    print(f"  busy    {told(busy)}, < {STOPPED_MS}: {'met' if stopped else 'MISSED'}")
+    print(
+        f"  p99     {slower:.1f} of quiet, <= {SLOWER}: {'met' if slower <= SLOWER else 'MISSED'}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -96,13 +121,14 @@ def main() -> None:
     parser.add_argument("--store", choices=STORES, default=None)
     parser.add_argument("--url", help="a store that is there, and empty")
     parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--through", choices=["http", "grpc"], help="by a server on the store")
     parser.add_argument("--only-redrive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only_redrive:
         return redrive(options.url)
     for name in [options.store or "given"] if options.url or options.store else STORES:
         with nullcontext(options.url) if options.url else store(name) as url:
-            measure(name, url, options.count)
+            measure(name, url, options.count, options.through)
     return None
 
 

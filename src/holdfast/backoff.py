@@ -84,9 +84,7 @@ class Backoff:
         return Backoff, tuple(given.get(k) for k in ("base", "factor", "max", "jitter"))
 
 
-def _number(
-    field: str, value: Any, default: float, low: float, high: float = math.inf
-) -> float:
+def _number(field: str, value: Any, default: float, low: float, high: float = math.inf) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -179,6 +179,13 @@ class Authority:
             raise Unauthenticated(f"key {id} is {state}")
         return known.principal
 
+    def check_again(self, who: Principal) -> None:
+        """For calls that last: whether the key that let somebody in still counts."""
+        known = self._known_or_read(who.id)
+        state = "gone" if known.key is None else known.key.state(self._at.clock.now())
+        if state != "active":
+            raise Unauthenticated(f"key {who.id} is {state}")
+
     def _known_or_read(self, id: str) -> _Known:
         now = self._at.clock.monotonic()  # before the read: what changes after it counts at once
         with self._lock:

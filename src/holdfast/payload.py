@@ -59,10 +59,10 @@ def decoder(wanted: Any) -> Callable[[bytes, str], Any]:
 def _to_json(payload: Any) -> bytes:
     try:
         body = _encode(payload)
-        back = _decode(body)
+        same = _decode(body) == payload
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument("payload", f"not JSON: {error}") from error
-    if back != payload:  # only then look for what JSON cannot carry
+    if not same:  # only then look for what JSON cannot carry
         _check_json(payload, "payload")
     return body
 

@@ -644,4 +644,8 @@ def state_of(value: State | str) -> State:
 
 
 def encode_result(result: Any) -> bytes:
-    return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+    try:
+        return payload.encode(result, payload.JSON, RESULT_MAX)[0]
+    except InvalidArgument as error:
+        field = error.field.replace("payload", "result", 1)
+        raise InvalidArgument(field, error.problem) from error

@@ -12,6 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 # What differs from run to run, and the word that stands for it.
 VARYING = [
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "TIME"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
     (r"\b[0-9a-f]{16}\.\d+\.\d+", "TOKEN"),

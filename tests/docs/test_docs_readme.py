@@ -1,6 +1,8 @@
 """The README's code runs as printed."""
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,22 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
         for token in tokens
         if token.type == "fence" and token.info == language and token.map
     ]
+
+
+def need_curl() -> None:
+    """One that knows --json, and jq. At home they may be missing; CI has them."""
+    found = shutil.which("jq") and shutil.which("curl")
+    said = subprocess.run(["curl", "--help", "all"], capture_output=True).stdout if found else b""
+    if b"--json" not in said and "CI" not in os.environ:
+        pytest.skip("needs curl 7.82 or later, and jq")
+
+
+def on_free_ports(text: str) -> str:
+    """Where a server is started by default there may be one already."""
+    with socket.create_server(("127.0.0.1", 0)) as http:
+        port = http.getsockname()[1]
+    told = text.replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+    return told.replace("holdfast serve", f"holdfast serve --http 127.0.0.1:{port} --no-grpc")
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +78,11 @@ def test_the_python_blocks_run(printed: str) -> None:
 
 @pytest.mark.usefixtures("printed")
 def test_the_shell_blocks_run(folder: Path, environment: dict[str, str]) -> None:
-    found = blocks(README, "sh")
+    found = [(start, on_free_ports(text)) for start, text in blocks(README, "sh")]
     assert found
     for start, text in found:
+        if "curl" in text:
+            need_curl()
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=folder,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from holdfast.server.limits import Limits
 from holdfast.wire import problems, shapes
 from holdfast.wire.operations import OPERATIONS
 from tests.cli.test_cli_docs import VARYING
+from tests.docs.test_docs_readme import need_curl
 from tests.server.rig import Program, certificates
 
 ROOT = Path(__file__).parents[2]
@@ -74,14 +74,6 @@ def placed(text: str, places: dict[str, str]) -> str:
     for said, real in places.items():
         text = text.replace(said, real)
     return text
-
-
-def need_curl() -> None:
-    """At home it may be missing; CI has it."""
-    found = shutil.which("jq") and shutil.which("curl")
-    said = subprocess.run(["curl", "--help", "all"], capture_output=True).stdout if found else b""
-    if b"--json" not in said and "CI" not in os.environ:
-        pytest.skip("needs curl 7.82 or later, and jq")
 
 
 MARK = "=#=#="

@@ -10,7 +10,7 @@ import click
 
 from holdfast import MissingExtra
 from holdfast.cli.base import App, Command, pass_app
-from holdfast.cli.kinds import SECONDS
+from holdfast.cli.kinds import LIMIT, SECONDS
 
 if TYPE_CHECKING:
     from holdfast.server.run import Server
@@ -32,10 +32,10 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--tls-cert", type=FILE, help="A certificate (PEM), for both doors.")
 @click.option("--tls-key", type=FILE, help="Its key (PEM).")
-@click.option("--max-body", type=int, help="Bytes of one request. Default 32 MiB.")
+@click.option("--max-body", type=LIMIT, help="Bytes of one request. Default 32 MiB.")
 @click.option("--max-wait", type=SECONDS, help="Of a long poll. Default 60.")
-@click.option("--max-polls", type=int, help="That wait at one time. Default 10000.")
-@click.option("--max-streams", type=int, help="Of events and leases at one time. Default 1000.")
+@click.option("--max-polls", type=LIMIT, help="That wait at one time. Default 10000.")
+@click.option("--max-streams", type=LIMIT, help="Of events and leases at one time. Default 1000.")
 @pass_app
 def serve(app: App, **options: Any) -> None:
     """Serve a store to other programs, other languages and people.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -66,7 +68,7 @@ class HttpTransport:
             if response.status >= 400:
                 raise _error(response.status, response.headers.get("content-type"), response.data)
             try:
-                yield from with_silence(_parsed(response), response.shutdown)
+                yield from with_silence(_parsed(response), partial(_end, response))
             finally:
                 response.close()
         except urllib3.exceptions.HTTPError as error:
@@ -103,6 +105,11 @@ def _error(status: int, media_type: str | None, body: bytes) -> HoldfastError:
     if media_type == MEDIA_TYPE:
         return error_of(msgspec.json.decode(body, type=Problem))
     return StoreUnavailable(f"the server answered {status}: {body[:200].decode(errors='replace')}")
+
+
+def _end(response: urllib3.BaseHTTPResponse) -> None:
+    with suppress(RuntimeError):  # it has ended by itself
+        response.shutdown()
 
 
 def _parsed(response: urllib3.BaseHTTPResponse) -> Iterator[EventDoc | None]:

@@ -204,7 +204,7 @@ class RemoteQueue(Queue):
         else:
             ask = s.EnqueueBatchAsk(self.name, docs, receipt)
             answers = self._call("EnqueueBatch", ask).messages
-        return [doc.value(body) for doc, body in zip(answers, sent, strict=True)]
+        return [doc.value(message) for doc, message in zip(answers, sent, strict=True)]
 
     def lease(
         self,
@@ -418,7 +418,7 @@ class RemoteTopic(Topic):
             answers = [self._call("Publish", s.PublishAsk(topic=self.name, **fields))]
         else:
             answers = self._call("PublishBatch", s.PublishBatchAsk(self.name, docs)).messages
-        return [doc.value(body) for doc, body in zip(answers, sent, strict=True)]
+        return [doc.value(message) for doc, message in zip(answers, sent, strict=True)]
 
     def stats(self) -> TopicStats:
         found = self._call("GetTopic", s.TopicAsk(self.name))
@@ -489,19 +489,19 @@ def _error(outcome: Retry | Fail) -> s.ErrorAsk:
     return s.ErrorAsk(text, code)
 
 
-def _outgoing_docs(items: list[Any]) -> tuple[list[bytes], list[s.OutgoingDoc]]:
-    """What to send, and the bodies, which do not come back."""
+def _outgoing_docs(items: list[Any]) -> tuple[list[Message], list[s.OutgoingDoc]]:
+    """What to send, and the messages, of which only what the store adds comes back."""
     docs: list[s.OutgoingDoc] = []
-    bodies: list[bytes] = []
+    messages: list[Message] = []
     for n, item in enumerate(items):
         try:
             message = _CHECK(item, _NO_ID)
         except InvalidArgument as error:
             error.index = n
             raise
-        bodies.append(message.body)
+        messages.append(message)
         docs.append(_outgoing_doc(item if isinstance(item, Outgoing) else Outgoing(item), message))
-    return bodies, docs
+    return messages, docs
 
 
 def _outgoing_doc(item: Outgoing, message: Message) -> s.OutgoingDoc:

@@ -80,7 +80,10 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return msgspec.json.encode(self.payload)
         if message.content_type != payloads.JSON:
             raise InvalidArgument("merge", f"its payload is {message.content_type}, not JSON")
-        return msgspec.json.encode(merged(message.payload, self.merge))
+        try:
+            return msgspec.json.encode(merged(message.payload, self.merge))
+        except RecursionError:
+            raise InvalidArgument("merge", "is nested too deeply") from None
 
 
 Editor = Callable[[Message], Any]
@@ -204,9 +207,11 @@ def _has_fields(fields: dict[str, Any], message: Message) -> bool:
         return False
     try:
         payload = message.payload
+        return all(_same(_at(payload, path), value) for path, value in fields.items())
     except (ValueError, msgspec.MsgspecError):
         return False  # stored by somebody else as JSON, and is none
-    return all(_same(_at(payload, path), value) for path, value in fields.items())
+    except RecursionError:
+        return False  # nested more deeply than anything that can be asked for
 
 
 def _at(value: Any, path: str) -> Any:

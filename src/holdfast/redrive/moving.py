@@ -42,10 +42,10 @@ from holdfast.topic import is_hidden
 BATCH = 100
 """Moved in one step of the store, and held in memory: nobody else waits longer than for that."""
 
-REST_S = 0.025
-"""It rests for as long as a batch took, up to this. SQLite has one write lock and no line in front
-of it: who waits looks again after 1, 2, 5, 10, 15, 20, then every 25 ms, and would hardly ever find
-it free if the next batch followed at once."""
+REST_S = (0.003, 0.025)
+"""It rests for as long as a batch took, within these. SQLite has one write lock and no line in front
+of it: who waits asks every millisecond, and would hardly ever find it free if the next batch
+followed at once. On a machine that is busy both of them are slower."""
 
 Stopped = Callable[[], bool]
 
@@ -207,8 +207,8 @@ def walk(at: Context, plan: Plan, tally: Tally, stopped: Stopped) -> Iterator[Ta
             moved = _move(at, plan, batch, elsewhere, tally)
             if not plan.options.dry_run:
                 ended = at.clock.monotonic()
-                next_at = due(next_at, ended, moved, plan.options.rate)
-                next_at = max(next_at, ended + min(ended - began, REST_S))
+                rest = min(max(ended - began, REST_S[0]), REST_S[1])
+                next_at = max(due(next_at, ended, moved, plan.options.rate), ended + rest)
             tally = replace(
                 tally,
                 redriven=tally.redriven + moved,

@@ -99,7 +99,7 @@ def _field_pair(text: str) -> tuple[str, str]:
 def _value(path: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, RecursionError):
         raise InvalidArgument("field", f"{path}: {text!r} is not JSON; text needs quotes") from None
 
 

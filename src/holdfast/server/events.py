@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.app import Holdfast
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, Unauthenticated
 from holdfast.keys import Principal
 from holdfast.server.limits import Limits
 from holdfast.store import Event, QueueStats
@@ -45,8 +45,9 @@ logger = logging.getLogger("holdfast.server")
 class Watcher:
     """One who watches: what waits for him, and whether he has fallen behind."""
 
-    def __init__(self, who: Principal) -> None:
+    def __init__(self, who: Principal, still: Callable[[], None] | None) -> None:
         self._who = who
+        self.still = still
         self._waiting: deque[Event] = deque()
         self._news = asyncio.Event()
         self.begun = False
@@ -60,6 +61,10 @@ class Watcher:
             event = event if event is STOP else RELOAD
         self._waiting.append(event)
         self._news.set()
+
+    def end(self) -> None:
+        self.begun = True
+        self.put(STOP)
 
     async def next(self, timeout: float) -> list[Event]:
         """None of them left behind when it returns: where the newest is, this one is as well."""
@@ -79,9 +84,18 @@ class Watcher:
 
 
 class Events:
-    def __init__(self, hf: Holdfast, limits: Limits, *, ping: float = PING_S) -> None:
+    def __init__(
+        self,
+        hf: Holdfast,
+        limits: Limits,
+        still: Callable[[Principal], Callable[[], None] | None],
+        *,
+        ping: float = PING_S,
+    ) -> None:
+        """`still` makes what raises when somebody may not watch any more."""
         self._hf = hf
         self._limits = limits
+        self._still = still
         self._ping_s = ping
         self._kept: deque[Event] = deque(maxlen=KEPT)
         self._watchers: set[Watcher] = set()
@@ -103,8 +117,7 @@ class Events:
         if self._counting is not None:
             self._counting.cancel()
         for watcher in self._watchers:
-            watcher.begun = True
-            watcher.put(STOP)
+            watcher.end()
 
     async def stopped(self) -> None:
         """Returns when the store is not listened to any more; or after a while, if it hangs."""
@@ -113,7 +126,7 @@ class Events:
     def watch(self, who: Principal) -> Watcher:
         """One more, who sees nothing before `begin`."""
         self._check_room()
-        watcher = Watcher(who)
+        watcher = Watcher(who, self._still(who))
         self._watchers.add(watcher)
         if self._counting is None or self._counting.done():
             self._counting = asyncio.get_running_loop().create_task(self._count())
@@ -212,6 +225,8 @@ class Events:
                     for watcher in self._watchers:
                         watcher.put(Event("stats", now, told))
             self._stats = {stats.queue: stats for stats in found} or self._stats
+            for watcher in await loop.run_in_executor(None, _ended, list(self._watchers)):
+                watcher.end()
             await asyncio.sleep(STATS_S)
 
     def _look(self) -> tuple[list[QueueStats], int]:
@@ -238,6 +253,20 @@ class Events:
                 events = await self.heard(watcher)
         finally:
             self.leave(watcher)
+
+
+def _ended(watchers: list[Watcher]) -> list[Watcher]:
+    """Those whose key does not count any more."""
+    ended: list[Watcher] = []
+    for watcher in watchers:
+        try:
+            if watcher.still is not None:
+                watcher.still()
+        except Unauthenticated:
+            ended.append(watcher)
+        except HoldfastError:  # nobody can tell now
+            break
+    return ended
 
 
 def _moved(before: QueueStats | None, now: QueueStats) -> bool:

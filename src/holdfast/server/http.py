@@ -98,6 +98,8 @@ class Door:
     async def _sse(self, request: Request) -> Response:
         who = await self.who(request.scope)
         who.demand_anywhere("read")
+        if request.method == "HEAD":  # or it would go on for ever, with nothing to see
+            return Response(media_type="text/event-stream")
         last = request.headers.get("last-event-id") or request.query_params.get("after")
         return self._events.response(request, who, last)
 
@@ -170,7 +172,9 @@ class Endpoint:
         ask = await self._ask(scope, receive)
         call = self._door.service.call(self._operation, ask, who)
         if self._operation.name == "LeaseBatch" and ask.wait > 0:
-            answer = await _unless_gone(call, receive)
+            answer, is_gone = await _unless_gone(call, receive)
+            if is_gone and answer is not None:
+                answer = await self._door.service.give_back(answer)
         else:
             answer = await call
         return self._operation.status, answer
@@ -264,17 +268,19 @@ async def _read(receive: Receive, limit: int) -> bytes:
             return b"".join(parts)
 
 
-async def _unless_gone(call: Awaitable[Any], receive: Receive) -> Any:
-    """None when the client hangs up first: what it would have got is given back."""
+async def _unless_gone(call: Awaitable[Any], receive: Receive) -> tuple[Any, bool]:
+    """The answer, and whether the client is not there any more. None when it hung up first: the
+    call is cancelled then, and gives back what it still gets."""
     doing = asyncio.ensure_future(call)
     gone = asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
-            return doing.result()
+            await asyncio.wait({gone}, timeout=0)  # it may have hung up just now
+            return doing.result(), gone.done()
         doing.cancel()
         await asyncio.gather(doing, return_exceptions=True)
-        return None
+        return None, True
     finally:
         gone.cancel()
 

@@ -19,6 +19,7 @@ _ERRORS = {
     401: "No key, or not a valid one.",
     403: "The key does not allow this.",
     404: "No such queue, topic, group, message or redrive.",
+    408: "The body did not come in time.",
     409: "The lease is lost, or things are not in the state that this needs.",
     413: "The body is larger than this server takes.",
     415: "The body is not application/json.",

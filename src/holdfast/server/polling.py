@@ -47,10 +47,17 @@ class Taker(Protocol):
         ...
 
 
+Still = Callable[[], None]
+"""Raises when he who waits may not have it any more: a wait may outlive a key."""
+
+
 class _Poll:
-    def __init__(self, ask: LeaseAsk, by: Taker, found: asyncio.Future[list[Lease]]) -> None:
+    def __init__(
+        self, ask: LeaseAsk, by: Taker, still: Still | None, found: asyncio.Future[list[Lease]]
+    ) -> None:
         self.ask = ask
         self.by = by
+        self.still = still
         self.found = found
 
 
@@ -96,22 +103,30 @@ class Polls:
         self._stopped = False
         self._handed_out: dict[str, Callable[[int | None], None]] = {}
 
-    async def lease(self, ask: LeaseAsk, by: Taker | None = None) -> list[Lease]:
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    async def lease(
+        self, ask: LeaseAsk, by: Taker | None = None, still: Still | None = None
+    ) -> list[Lease]:
         """Like `Queue.lease`. Whoever is cancelled while he waits gives back what he still gets."""
         wait, by = ask.wait, by or self._plain
         check_queue_name(ask.queue)
         seconds("wait", wait)
-        leases = await self._try(ask, by)
+        leases = await self._try(ask, by, still)
         if leases or wait <= 0:
             return leases
         if self._stopped:
             raise Stopping("this server is stopping")
         if self._waiting >= self._limits.polls:
             raise TooManyStreams(f"{self._waiting} wait here already; try again later")
-        return await self._stand_in_line(ask, by, min(wait, self._limits.wait_seconds))
+        return await self._stand_in_line(ask, by, still, min(wait, self._limits.wait_seconds))
 
-    async def _stand_in_line(self, ask: LeaseAsk, by: Taker, wait: float) -> list[Lease]:
-        poll = _Poll(ask, by, asyncio.get_running_loop().create_future())
+    async def _stand_in_line(
+        self, ask: LeaseAsk, by: Taker, still: Still | None, wait: float
+    ) -> list[Lease]:
+        poll = _Poll(ask, by, still, asyncio.get_running_loop().create_future())
         self._lines.setdefault(ask.queue, _Line()).polls.append(poll)
         self._waiting += 1
         self._watch(ask.queue)
@@ -136,9 +151,9 @@ class Polls:
             line.polls.remove(poll)
         return []
 
-    async def _try(self, ask: LeaseAsk, by: Taker) -> list[Lease]:
+    async def _try(self, ask: LeaseAsk, by: Taker, still: Still | None) -> list[Lease]:
         """Cancelled while the store is asked: what it still gives goes back."""
-        call = self._threads.submit(by.take, ask)
+        call = self._threads.submit(_take, ask, by, still)
         try:
             return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
@@ -262,7 +277,7 @@ class Polls:
 
     async def _serve_poll(self, line: _Line, poll: _Poll) -> bool:
         try:
-            leases = await self._try(poll.ask, poll.by)
+            leases = await self._try(poll.ask, poll.by, poll.still)
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -313,3 +328,9 @@ class Polls:
                     poll.found.set_result([])
             line.polls.clear()
         self._watchers.shutdown(wait=False)
+
+
+def _take(ask: LeaseAsk, by: Taker, still: Still | None) -> list[Lease]:
+    if still is not None:
+        still()
+    return by.take(ask)

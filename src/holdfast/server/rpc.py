@@ -27,6 +27,7 @@ from holdfast.wire.operations import LEASE_STREAM, OPERATIONS, WATCH, Operation
 from holdfast.wire.problems import (
     TRAILER,
     Problem,
+    Stopping,
     TooManyStreams,
     problem_of,
     unexpected,
@@ -135,7 +136,7 @@ class Rpc:
         self, ask: s.LeaseStreamAsk, who: Principal, context: Context
     ) -> AsyncIterator[s.LeaseDoc]:
         """So many leases are out as the client can take; one that ends makes room for the next."""
-        out = _Out(self._service, ask.max_in_flight)
+        out, still = _Out(self._service, ask.max_in_flight), self._service.still(who)
         seat = await self._service.run(self._service.seats.open, ask.queue, ask.owner)
         try:
             while not self._stopping.is_set():
@@ -145,7 +146,7 @@ class Rpc:
                 wanted = s.LeaseAsk(
                     ask.queue, min(room, STREAM_STEP), 5.0, ask.owner, ask.partitions
                 )
-                leases = await self._service.polls.lease(wanted, seat)
+                leases = await self._service.polls.lease(wanted, seat, still)
                 unsent = list(leases)
                 try:
                     for lease in leases:
@@ -158,6 +159,8 @@ class Rpc:
                     if seat is None:
                         self._service.polls.give_back(ask.queue, unsent)
                     raise
+        except Stopping:
+            return  # cleanly: the client has all that was leased for it
         finally:
             out.close()
             if seat is not None:

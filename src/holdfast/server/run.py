@@ -71,9 +71,12 @@ class Tls(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidArgument("tls", f"{self.certificate}, {self.key}: {error}") from error
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate, self.key, password="")  # or it would ask
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
+            problem = f"{self.certificate} and {self.key} are no certificate and its key: {why}"
+            raise InvalidArgument("tls", problem) from error
 
 
 class Server:
@@ -98,7 +101,12 @@ class Server:
         if tls is not None:
             tls.check()
         at = [address for address in (http, grpc) if address is not None]
-        self.auth = not all(a.is_loopback for a in at) if auth is None else auth
+        if http == grpc and at[0].port:
+            raise InvalidArgument("grpc", f"{grpc} is where HTTP is; name another port")
+        public = [str(address) for address in at if not address.is_loopback]
+        if auth is False and public:
+            raise InvalidArgument("auth", f"off is for loopback only, and {public[0]} is not")
+        self.auth = bool(public) if auth is None else auth
         self.http, self.grpc = http, grpc
         self._hf = hf
         self._tls = tls
@@ -108,23 +116,31 @@ class Server:
         self._quit = threading.Event()
         self._threads: list[threading.Thread] = []
         self._tasks: list[asyncio.Task[Any]] = []
-        self._uvicorn: _Uvicorn | None = None
+        self._uvicorn: HttpServer | None = None
         self._rpc_server: aio.Server | None = None
 
     @property
     def is_secure(self) -> bool:
         return self._tls is not None
 
+    @property
+    def waiting(self) -> int:
+        """Polls that wait for a message now."""
+        return self._service.polls.waiting
+
     async def start(self) -> None:
         """Returns when both doors are open; the addresses then name the real ports."""
+        for address in (self.http, self.grpc):
+            if address is not None:  # before anything runs; and gRPC would not say why not
+                listening(address).close()
         hf = self._hf
         metrics = Metrics(handle_from_leases=True).watch(hf)
         authority = Authority(hf.context) if self.auth else None
         self._redrives = RedriveRunner(hf.context, self._settings)
         self._service = Service(
-            hf, self._settings, self._limits, auth=self.auth, started=self._redrives.wake
+            hf, self._settings, self._limits, authority=authority, started=self._redrives.wake
         )
-        self._events = Events(hf, self._limits, ping=self._ping)
+        self._events = Events(hf, self._limits, self._service.still, ping=self._ping)
         self._health = Health(hf.context)
         self._events.start()
         self._door = Door(self._service, self._events, self._health, authority, metrics.render)
@@ -163,23 +179,12 @@ class Server:
         self._health.close()
 
     async def _open_http(self, address: Address) -> None:
-        sock = _listening(address)
+        sock = listening(address)
         self.http = Address(address.host, sock.getsockname()[1])
         options: dict[str, Any] = {}
         if self._tls is not None:
             options = {"ssl_certfile": self._tls.certificate, "ssl_keyfile": self._tls.key}
-        config = uvicorn.Config(
-            self._door.app(),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(GRACE_S),
-            **options,
-        )
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = HttpServer(http_config(self._door.app(), **options))
         await self._uvicorn.open(sock)
 
     async def _open_grpc(self, address: Address) -> None:
@@ -216,7 +221,22 @@ class Server:
         self._threads.append(thread)
 
 
-class _Uvicorn(uvicorn.Server):
+def http_config(app: Any, **options: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(GRACE_S),
+        **options,
+    )
+
+
+class HttpServer(uvicorn.Server):
     """Without its own signals, and told when to stop."""
 
     async def open(self, sock: socket.socket) -> None:
@@ -236,7 +256,7 @@ class _Uvicorn(uvicorn.Server):
         await self._serving
 
 
-def _listening(address: Address) -> socket.socket:
+def listening(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # With its protocol: else no TCP_NODELAY is set on what it accepts, and answers wait 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -21,7 +21,7 @@ import holdfast
 from holdfast import groups, tracing
 from holdfast.app import Holdfast
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, LeaseLost
-from holdfast.keys import Principal
+from holdfast.keys import Authority, Principal
 from holdfast.message import (
     NO_HISTORY,
     Lease,
@@ -74,7 +74,7 @@ class Service:
         settings: Settings,
         limits: Limits,
         *,
-        auth: bool,
+        authority: Authority | None,
         started: Callable[[], None],
     ) -> None:
         """`started` is called when there is a new redrive to work on."""
@@ -82,7 +82,7 @@ class Service:
         self.at = hf.context
         self.limits = limits
         self._settings = settings
-        self._auth = auth
+        self._authority = authority
         self._started = started
         self._threads = ThreadPoolExecutor(THREADS, "holdfast-serve")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "holdfast-slow")
@@ -103,12 +103,16 @@ class Service:
         elif not operation.guards:
             who.demand(operation.right, None)
         does = getattr(self, operation.function)
+        if operation.name in _LISTS or operation.name == "LeaseBatch":
+            does = partial(does, who=who)
         if inspect.iscoroutinefunction(does):
             return await does(ask)
-        if operation.name in _LISTS:
-            does = partial(does, who=who)
         pool = self._slow if operation.name in SLOW else self._threads
         return await self.run(does, ask, pool=pool)
+
+    def still(self, who: Principal) -> Callable[[], None] | None:
+        """Asked again and again while somebody waits; None where there are no keys."""
+        return None if self._authority is None else partial(self._authority.check_again, who)
 
     async def run(
         self, does: Callable[..., T], *args: Any, pool: ThreadPoolExecutor | None = None
@@ -126,43 +130,48 @@ class Service:
 
     # Messages
 
-    async def enqueue(self, ask: s.EnqueueAsk) -> s.MessageDoc:
-        made = await self._enqueues.add(ask.queue, outgoing(ask))
-        return s.MessageDoc.of(made, payload=False)
+    async def enqueue(self, ask: s.EnqueueAsk) -> s.EnqueuedDoc:
+        return s.EnqueuedDoc.of(await self._enqueues.add(ask.queue, outgoing(ask)))
 
     def _enqueue_group(self, queue: str, items: Sequence[Outgoing]) -> Grouped[Message]:
         return self._queue(queue).enqueue_each(items)
 
-    def enqueue_batch(self, ask: s.EnqueueBatchAsk) -> s.MessagesDoc:
+    def enqueue_batch(self, ask: s.EnqueueBatchAsk) -> s.EnqueuedsDoc:
         items = _all_outgoing(ask.messages)
         made = self._queue(ask.queue).enqueue_many(items, receipt=ask.receipt)
         return _messages(made)
 
-    def publish(self, ask: s.PublishAsk) -> s.MessageDoc:
+    def publish(self, ask: s.PublishAsk) -> s.EnqueuedDoc:
         [made] = self._topic(ask.topic).publish_many([outgoing(ask)])
-        return s.MessageDoc.of(made, payload=False)
+        return s.EnqueuedDoc.of(made)
 
-    def publish_batch(self, ask: s.PublishBatchAsk) -> s.MessagesDoc:
+    def publish_batch(self, ask: s.PublishBatchAsk) -> s.EnqueuedsDoc:
         return _messages(self._topic(ask.topic).publish_many(_all_outgoing(ask.messages)))
 
-    async def lease_batch(self, ask: s.LeaseAsk) -> s.LeasesDoc:
+    async def lease_batch(self, ask: s.LeaseAsk, who: Principal) -> s.LeasesDoc:
         try:
-            leases = await self.polls.lease(ask)
+            leases = await self.polls.lease(ask, still=self.still(who))
         except FailedPrecondition:  # it is ordered
-            leases = await self._lease_in_order(ask)
+            leases = await self._lease_in_order(ask, who)
         return s.LeasesDoc([s.LeaseDoc.of(lease) for lease in leases])
 
-    async def _lease_in_order(self, ask: s.LeaseAsk) -> list[Lease]:
+    async def _lease_in_order(self, ask: s.LeaseAsk, who: Principal) -> list[Lease]:
         if ask.partitions is not None:
             raise InvalidArgument("partitions", f"{ask.queue} is ordered: they are shared out")
         seat = await self.seats.named(ask.queue, ask.owner)
         seat.waiting += 1
         try:
-            leases = await self.polls.lease(ask, seat)
+            leases = await self.polls.lease(ask, seat, self.still(who))
         finally:
             seat.waiting -= 1
         seat.sent(leases)
         return leases
+
+    async def give_back(self, answer: s.LeasesDoc) -> None:
+        """Nobody was there any more to hear it: these deliveries do not count."""
+        for lease in answer.leases:
+            item = s.SettleItem(lease.message.id, lease.token, "release", owner=lease.owner)
+            await self._settles.add(lease.message.queue, item)
 
     async def settle(self, ask: s.SettleAsk) -> s.SettledsDoc:
         items: list[s.SettleItem] = []
@@ -434,7 +443,7 @@ class Service:
         return s.SettingsDoc(
             version=holdfast.__version__,
             store=type(unobserved(self.at.store)).__name__.removesuffix("Store").lower(),
-            auth=self._auth,
+            auth=self._authority is not None,
             overdue_check_interval_ms=own.overdue_check_interval_ms,
             requeue_batch_size=own.requeue_batch_size,
             partition_lease_ms=own.partition_lease_ms,
@@ -514,8 +523,8 @@ class _Item:
             error.index = self._n
 
 
-def _messages(made: Sequence[Message]) -> s.MessagesDoc:
-    return s.MessagesDoc([s.MessageDoc.of(message, payload=False) for message in made])
+def _messages(made: Sequence[Message]) -> s.EnqueuedsDoc:
+    return s.EnqueuedsDoc([s.EnqueuedDoc.of(message) for message in made])
 
 
 def _checked(item: s.SettleItem) -> s.SettleItem:

@@ -62,8 +62,10 @@ def url_options(url: str, known: set[str]) -> dict[str, str]:
     return options
 
 
-# No more digits than any store can compare with: a cursor that somebody made up is no fault of it.
-_CURSOR = re.compile(r"-?[0-9]{1,18}\.-?[0-9]{1,18}")
+_CURSOR = re.compile(r"-?[0-9]{1,19}\.-?[0-9]{1,19}")
+_CURSOR_MAX = 2**63 - 1
+"""What every store can compare with; places in MongoDB have 63 bits. A cursor that somebody made up
+is no fault of the store."""
 
 
 def read_cursor(after: str | None) -> tuple[int, int]:
@@ -73,6 +75,8 @@ def read_cursor(after: str | None) -> tuple[int, int]:
     if not _CURSOR.fullmatch(after):
         raise InvalidArgument("after", f"{after[:100]!r} is not a cursor of this queue")
     first, second = map(int, after.split("."))
+    if max(abs(first), abs(second)) > _CURSOR_MAX:
+        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue")
     return first, second
 
 

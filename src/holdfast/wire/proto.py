@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -133,25 +133,46 @@ def _check(value: msgspec.Struct) -> None:
 
 
 def _filled(value: msgspec.Struct) -> dict[str, Any]:
+    """As the message's class takes it: what it holds are dicts as well, and it makes them once."""
     filled: dict[str, Any] = {}
-    for field in fields_of(type(value)):
-        item = getattr(value, field.name)
-        if item is None or item is UNSET:
+    for name, proto, zero, field in _written(type(value)):
+        item = getattr(value, name)
+        if not item and (item is None or item is UNSET or type(item) is zero):
             continue
-        if field.kind == "json":
-            item = bytes(item).decode()
-        elif field.holds_structs:
-            item = _structs_to_protos(field, item)
-        filled[field.proto] = item
+        filled[proto] = item if field is None else _written_out(field, item)
     return filled
 
 
-def _structs_to_protos(field: Field, item: Any) -> Any:
-    if field.kind == "list":
-        return [to_proto(one) for one in item]
-    if field.kind == "map":
-        return {name: to_proto(one) for name, one in item.items()}
-    return to_proto(field.of(item) if field.kind == "given" else item)
+@cache
+def _written(struct: type[Any]) -> tuple[tuple[str, str, type[Any] | None, Field | None], ...]:
+    """Of each field: its two names; the type whose zero is the same as nothing, and need not be
+    written; and itself, if its value cannot go as it is."""
+    return tuple(
+        (
+            field.name,
+            field.proto,
+            field.of if field.kind == "scalar" and not field.optional else _EMPTY.get(field.kind),
+            field if field.kind == "json" or field.holds_structs else None,
+        )
+        for field in fields_of(struct)
+    )
+
+
+_EMPTY: dict[str, type[Any]] = {"list": list, "map": dict}
+
+
+def _written_out(field: Field, item: Any) -> Any:
+    match field.kind:
+        case "json":
+            return bytes(item).decode()
+        case "list":
+            return [_filled(one) for one in item]
+        case "map":  # which takes no dicts
+            return {name: to_proto(one) for name, one in item.items()}
+        case "given":
+            return {"items": item}
+        case _:
+            return _filled(item)
 
 
 def from_proto(message: ProtoMessage, struct: type[Any]) -> Any:
@@ -163,37 +184,58 @@ def from_proto(message: ProtoMessage, struct: type[Any]) -> Any:
 
 
 def _builtins(message: Any, struct: type[Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for field in fields_of(struct):
-        if field.kind in ("list", "map"):
-            item: Any = getattr(message, field.proto)
-            if item or not field.optional:
-                given[field.name] = _items(field, item)
-        elif field.optional or field.kind == "struct":  # which know whether they were set
-            if message.HasField(field.proto):
-                given[field.name] = _one(field, getattr(message, field.proto))
-            elif field.required and field.optional:
-                given[field.name] = None
-        elif field.required or (item := getattr(message, field.proto)):
-            given[field.name] = getattr(message, field.proto)
+    """Only what was set is looked at: most messages leave most fields out."""
+    known, missing = _read(struct)
+    given = dict(missing)
+    for descriptor, item in message.ListFields():
+        name, read = known[descriptor.number]
+        given[name] = item if read is None else read(item)
     return given
 
 
-def _one(field: Field, item: Any) -> Any:
-    if field.kind == "struct":
-        return _builtins(item, field.of)
-    if field.kind == "given":
-        return list(item.items)
-    if field.kind == "json":
-        return _json(field, item)
-    return item
+Reader = Callable[[Any], Any]
 
 
-def _items(field: Field, item: Any) -> Any:
+@cache
+def _read(struct: type[Any]) -> tuple[dict[int, tuple[str, Reader | None]], dict[str, Any]]:
+    """By number, each field's name and how its value is read, if it is not what it is; and what a
+    required one is when it was not sent, which says zero."""
+    fields = fields_of(struct)
+    missing = {field.name: _zero(field) for field in fields if field.required}
+    return {field.number: (field.name, _reader(field)) for field in fields}, {
+        name: zero for name, zero in missing.items() if zero is not UNSET
+    }
+
+
+def _zero(field: Field) -> Any:
+    if field.kind == "list":
+        return []
     if field.kind == "map":
-        inner = field.of if field.holds_structs else None
-        return {name: _builtins(item[name], inner) if inner else item[name] for name in item}
-    return [_builtins(one, field.of) for one in item] if field.holds_structs else list(item)
+        return {}
+    if field.optional:
+        return None
+    return UNSET if field.kind == "struct" else field.of()
+
+
+def _reader(field: Field) -> Reader | None:
+    of = field.of
+    match field.kind:
+        case "scalar":
+            return None
+        case "json":
+            return partial(_json, field)
+        case "struct":
+            return lambda item: _builtins(item, of)
+        case "given":
+            return lambda item: list(item.items)
+        case "list" if field.holds_structs:
+            return lambda item: [_builtins(one, of) for one in item]
+        case "map" if field.holds_structs:
+            return lambda item: {name: _builtins(item[name], of) for name in item}
+        case "list":
+            return list
+        case "map":
+            return dict
 
 
 def _json(field: Field, text: str) -> Raw:

@@ -118,8 +118,7 @@ class ErrorDoc(Doc, frozen=True):
 
 
 class MessageDoc(Doc, frozen=True, kw_only=True):
-    """A message. JSON is in `payload`, text and bytes are in `body`; an answer to an enqueue has
-    neither, unless the queue held the id before."""
+    """A message. JSON is in `payload`, text and bytes are in `body`."""
 
     id: Id
     queue: Name
@@ -149,9 +148,9 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
     duplicate: bool = False
 
     @classmethod
-    def of(cls, message: Message, *, payload: bool = True) -> MessageDoc:
+    def of(cls, message: Message) -> MessageDoc:
         history = message.history
-        json, body = _parts(message) if payload or message.duplicate else (UNSET, None)
+        json, body = _parts(message)
         return cls(
             id=message.id,
             queue=message.queue,
@@ -181,8 +180,8 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             duplicate=message.duplicate,
         )
 
-    def value(self, body: bytes | None = None) -> Message:
-        """The library's message again; `body` is what the caller knows that it sent."""
+    def value(self) -> Message:
+        """The library's message again."""
         raw = self.body if self.payload is UNSET else bytes(self.payload)
         handled: dict[str, Any] = {} if self.handled is UNSET else msgspec.json.decode(self.handled)
         history = History(
@@ -202,7 +201,7 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             self.priority,
             self.key,
             self.type,
-            body or b"" if raw is None else raw,
+            b"" if raw is None else raw,
             self.content_type,
             self.headers,
             self.enqueued_at,
@@ -419,6 +418,48 @@ class PublishBatchAsk(Ask, frozen=True):
     messages: Outgoings
 
 
+class EnqueuedDoc(Doc, frozen=True, omit_defaults=False):
+    """What the store made of a message; the rest is as it was sent."""
+
+    id: Id
+    queue: Annotated[str, _says("Or the topic.")]
+    partition: int
+    enqueued_at: Time
+    available_at: Time
+    duplicate: Annotated[bool, _says("The id was there: nothing was stored.")] = False
+    message: Annotated[MessageDoc | None, _says("Of a duplicate: what is there.")] = None
+
+    @classmethod
+    def of(cls, message: Message) -> EnqueuedDoc:
+        return cls(
+            message.id,
+            message.queue,
+            message.partition,
+            message.enqueued_at,
+            message.available_at,
+            message.duplicate,
+            MessageDoc.of(message) if message.duplicate else None,
+        )
+
+    def value(self, sent: Message) -> Message:
+        """The library's message again, from what the caller sent."""
+        if self.message is not None:
+            return self.message.value()
+        return msgspec.structs.replace(
+            sent,
+            id=self.id,
+            queue=self.queue,
+            partition=self.partition,
+            enqueued_at=self.enqueued_at,
+            available_at=self.available_at,
+            duplicate=self.duplicate,
+        )
+
+
+class EnqueuedsDoc(Doc, frozen=True):
+    messages: list[EnqueuedDoc]
+
+
 class MessagesDoc(Doc, frozen=True):
     messages: list[MessageDoc]
 
@@ -427,7 +468,12 @@ class LeaseAsk(Ask, frozen=True):
     queue: Name
     limit: Annotated[int, Meta(ge=-(2**31), le=2**31), _says(f"1 to {LEASE_MAX}.")] = 1
     wait: Annotated[float, _says("Seconds to wait for the first.", minimum=0)] = 0.0
-    owner: Annotated[str | None, _says("Your name, for people.", maxLength=1024)] = None
+    owner: Annotated[
+        str | None,
+        _says(
+            "Your name, for people. An ordered queue needs it, the same each time.", maxLength=1024
+        ),
+    ] = None
     partitions: Annotated[list[Whole] | None, _says("Only these.")] = None
 
 

@@ -74,11 +74,10 @@ from holdfast.stores.mongo.rows import (
 )
 from holdfast.stores.mongo.settling import Again, Settling, finish, finish_alone
 from holdfast.stores.mongo.url import Where, where
-from holdfast.stores.mongo.wake import NEWS, Subscription, Wake
+from holdfast.stores.mongo.wake import EVENTS_KEPT, NEWS, Subscription, Wake
 
 STEP = 1000
 """Documents that one write takes of what may be many."""
-EVENTS_KEPT = 1000
 APART_S = 0.02
 """How long a part of a batch, some of which is locked, makes way for others."""
 

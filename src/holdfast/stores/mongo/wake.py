@@ -28,6 +28,9 @@ HEARD_MS = 1000
 IDLE_S = 5.0
 """The stream is closed when nobody has waited for so long: it costs the server work."""
 RECONNECT_S = (0.1, 5.0)
+EVENTS_KEPT = 1000
+GAP_S, GAP_LOOK_S = 1.0, 0.02
+"""How long news waits for news with a smaller number, and how often it looks."""
 ALL, NEWS = -1, -2
 
 logger = logging.getLogger("holdfast.mongo")
@@ -125,16 +128,33 @@ class Subscription:
         self._read = read
         self._wake = wake
         self._after = after
+        self._gap_since: float | None = None
 
     def next(self, timeout: float) -> list[Event]:
         until = clock.monotonic() + timeout
         while True:
             seen = self._wake.watch([NEWS])
-            events = self._read(self._after)
+            events = self._in_order(self._read(self._after))
             left = until - clock.monotonic()
             if events or left <= 0:
                 self._after = events[-1].seq if events else self._after
                 return events
-            self._wake.wait(seen, left)
+            self._wake.wait(seen, left if self._gap_since is None else min(left, GAP_LOOK_S))
+
+    def _in_order(self, events: list[Event]) -> list[Event]:
+        """Those before the first that is missing: who took its number is about to write it. One
+        that does not come had a writer that died; and old ones are not kept."""
+        now, last = clock.monotonic(), self._after
+        if not last and events and events[0].seq > EVENTS_KEPT:
+            last = events[0].seq - 1
+        whole = [event for n, event in enumerate(events, 1) if event.seq == last + n]
+        if whole or not events:
+            self._gap_since = None
+            return whole
+        self._gap_since = self._gap_since or now
+        if now - self._gap_since < GAP_S:
+            return []
+        self._after, self._gap_since = events[0].seq - 1, None
+        return self._in_order(events)
 
     def close(self) -> None: ...

@@ -648,6 +648,10 @@ class PostgresStore:
 
     def publish(self, events: Sequence[Event]) -> None:
         def write(db: Connection) -> None:
+            # One after the other: a number that is seen has all smaller ones before it.
+            db.execute(
+                "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"{self._where.schema}.event",)
+            )
             for event in events:
                 bind = (event.type, event.timestamp, msgspec.json.encode(event.payload).decode())
                 db.execute(

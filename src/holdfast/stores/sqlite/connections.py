@@ -23,6 +23,8 @@ from holdfast.errors import (
 
 CHECKPOINT_PAGES = 4000
 """The log file is folded into the database (two fsyncs) when it has grown to this, some 16 MB."""
+ASK_MS = 1
+"""How long SQLite itself waits for the write lock before `_begin` asks again."""
 POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.002, 0.03, 1.0
 """How often one thread per store asks SQLite whether another process has committed: at once after
 somebody has, then less and less often."""
@@ -89,7 +91,7 @@ class Connections:
             self._ensure()
             with self._write_lock:
                 cursor = self._writer.cursor()
-                cursor.execute("BEGIN IMMEDIATE")
+                self._begin(cursor)
                 try:
                     yield cursor
                     cursor.execute("COMMIT")
@@ -99,6 +101,20 @@ class Connections:
                     raise
         if not quiet:
             self._watcher.changed()
+
+    def _begin(self, cursor: sqlite3.Cursor) -> None:
+        """Ask for the write lock every millisecond. SQLite itself would ask after 1, 2, 5, ... 100
+        ms, and who writes one batch after the other would hardly ever let anybody else in."""
+        until = None
+        while True:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                now = clock.monotonic()
+                until = until or now + self._busy_timeout
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or now >= until:
+                    raise
 
     @contextmanager
     def joined(self, within: Any) -> Generator[sqlite3.Cursor, None, None]:
@@ -161,6 +177,7 @@ class Connections:
             # about fork): the old ones are only forgotten.
             self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
             self._writer, self._reader = self._open(), self._open()
+            self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
             self._watcher = _Watcher(self._open)
             self._pid = os.getpid()
 

@@ -1,0 +1,1 @@
+"""What a wire costs: the server beside a bare endpoint, and beside the library."""
