@@ -1065,7 +1065,7 @@ BUGS = [
         "one bad message fails all who came with it",
         "queue.py",
         "            except InvalidArgument as error:\n                error.index = 0",
-        "            except ValueError as error:\n                raise\n                error.index = 0",
+        "            except KeyError as error:\n                error.index = 0",
         "server/test_scenarios.py",
     ),
 ]

@@ -39,12 +39,12 @@ from holdfast.redrive.choosing import (
 from holdfast.store import Entry, Event, QueueSpec, Settled, Transition, View
 from holdfast.topic import is_hidden
 
-BATCH = 100
+BATCH = 50
 """Moved in one step of the store, and held in memory: nobody else waits longer than for that."""
 
 REST_S = (0.003, 0.025)
-"""It rests for as long as a batch took, within these. SQLite has one write lock and no line in front
-of it: who waits asks every millisecond, and would hardly ever find it free if the next batch
+"""It rests for as long as a batch took, within these. SQLite has one write lock and no line in
+front of it: who waits asks every millisecond, and would hardly ever find it free if the next batch
 followed at once. On a machine that is busy both of them are slower."""
 
 Stopped = Callable[[], bool]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -84,7 +85,7 @@ class Door:
         handlers: Any = {HTTPException: _refused, HoldfastError: _failed, Exception: _broken}
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False  # a path that is not there is said to be not there
-        return _Guard(app, self)
+        return _Guard(app, self, _Paths(by_path))
 
     async def who(self, scope: Scope) -> Principal:
         if self._authority is None:
@@ -155,14 +156,19 @@ class Endpoint:
         self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with tracing.serving(self._operation.name, _Headers(scope)):
-            try:
-                status, answer = await self._answer(scope, receive)
-            except HoldfastError as error:
-                return await _send_problem(send, problem_of(error))
-            except Exception:
-                logger.exception("%s failed", self._operation.name)
-                return await _send_problem(send, unexpected())
+        if not tracing.is_loaded():
+            return await self._respond(scope, receive, send)
+        with tracing.serving(self._operation.name, _headers(scope)):
+            return await self._respond(scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            status, answer = await self._answer(scope, receive)
+        except HoldfastError as error:
+            return await _send_problem(send, problem_of(error))
+        except Exception:
+            logger.exception("%s failed", self._operation.name)
+            return await _send_problem(send, unexpected())
         if answer is None:
             return None  # nobody is there any more
         return await _send(send, status, _encode(answer), JSON)
@@ -297,9 +303,10 @@ class _Guard:
     where it says that they come from.
     """
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door, paths: _Paths) -> None:
         self._app = app
         self._door = door
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -309,7 +316,40 @@ class _Guard:
                     _refuse_strangers(scope)
             except HoldfastError as error:
                 return await _send_problem(send, problem_of(error))
+            if endpoint := self._paths.find(scope):
+                return await endpoint(scope, receive, send)
         return await self._app(scope, receive, send)
+
+
+class _Paths:
+    """The straight way to an operation, past the framework's layers, which cost as much as all the
+    rest of a small call. What is not found here goes the long way, and is refused there."""
+
+    def __init__(self, by_path: dict[str, dict[str, Endpoint]]) -> None:
+        self._by_length: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
+        for path, endpoints in by_path.items():
+            parts = f"{PREFIX}{path}".split("/")
+            self._by_length.setdefault(len(parts), []).append((parts, endpoints))
+
+    def find(self, scope: Scope) -> Endpoint | None:
+        given = scope["path"].split("/")
+        for parts, endpoints in self._by_length.get(len(given), ()):
+            params = _params(parts, given)
+            if params is not None and scope["method"] in endpoints:
+                scope["path_params"] = params
+                return endpoints[scope["method"]]
+        return None
+
+
+def _params(parts: list[str], given: list[str]) -> dict[str, str] | None:
+    """What stands in the braces of a path; None if it is another path."""
+    params: dict[str, str] = {}
+    for part, text in zip(parts, given, strict=True):
+        if part[:1] == "{" and text:
+            params[part[1:-1]] = text
+        elif part != text:
+            return None
+    return params
 
 
 def _refuse_slashes(scope: Scope) -> None:
@@ -329,6 +369,7 @@ def _refuse_strangers(scope: Scope) -> None:
         raise PermissionDenied("without keys no page of another site is served")
 
 
+@lru_cache(256)
 def _name(address: str) -> str:
     try:
         return urlsplit(address).hostname or ""
@@ -336,12 +377,8 @@ def _name(address: str) -> str:
         return ""
 
 
-class _Headers(dict[str, str]):
-    def __init__(self, scope: Scope) -> None:
-        super().__init__()
-        if tracing.is_loaded():
-            for name, value in scope["headers"]:
-                self[name.decode("latin-1")] = value.decode("latin-1")
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def header(scope: Scope, wanted: bytes) -> str | None:

@@ -21,7 +21,7 @@ import holdfast
 from holdfast import groups, tracing
 from holdfast.app import Holdfast
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, LeaseLost
-from holdfast.keys import Authority, Principal
+from holdfast.keys import ANYBODY, Authority, Principal
 from holdfast.message import (
     NO_HISTORY,
     Lease,
@@ -44,7 +44,7 @@ from holdfast.settings import Settings
 from holdfast.store import Settled, Target, Transition, Verb
 from holdfast.topic import Topic
 from holdfast.wire import shapes as s
-from holdfast.wire.operations import Operation
+from holdfast.wire.operations import OPERATIONS, Operation
 
 THREADS = 16
 SLOW_THREADS = 8
@@ -91,21 +91,19 @@ class Service:
         self.polls = Polls(self.at, self._threads, limits)
         self.seats = Seats(self.at, settings, limits, self._threads)
         self._loop = asyncio.get_running_loop()
+        self._does: dict[str, tuple[Callable[..., Any], bool]] = {}
+        for operation in OPERATIONS:
+            does = getattr(self, operation.function)
+            self._does[operation.name] = (does, inspect.iscoroutinefunction(does))
 
     async def call(self, operation: Operation, ask: Any, who: Principal) -> Any:
         """Do it, if `who` may. The rights are checked here, once for both doors."""
-        for field in operation.guards:
-            name = getattr(ask, field)
-            if name:
-                who.demand(operation.right, name)
-        if operation.name in _LISTS:
-            who.demand_anywhere(operation.right)
-        elif not operation.guards:
-            who.demand(operation.right, None)
-        does = getattr(self, operation.function)
+        if who is not ANYBODY:
+            _demand(operation, ask, who)
+        does, is_async = self._does[operation.name]
         if operation.name in _LISTS or operation.name == "LeaseBatch":
             does = partial(does, who=who)
-        if inspect.iscoroutinefunction(does):
+        if is_async:
             return await does(ask)
         pool = self._slow if operation.name in SLOW else self._threads
         return await self.run(does, ask, pool=pool)
@@ -472,6 +470,17 @@ _LISTS = {
     "CancelRedrive",
 }
 """They show or touch only what a key may see, which its ask does not name."""
+
+
+def _demand(operation: Operation, ask: Any, who: Principal) -> None:
+    for field in operation.guards:
+        name = getattr(ask, field)
+        if name:
+            who.demand(operation.right, name)
+    if operation.name in _LISTS:
+        who.demand_anywhere(operation.right)
+    elif not operation.guards:
+        who.demand(operation.right, None)
 
 
 def outgoing(ask: s.OutgoingDoc) -> Outgoing:

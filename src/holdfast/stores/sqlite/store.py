@@ -492,6 +492,10 @@ class SQLiteStore:
         return self._db.write(quiet=quiet) if within is None else self._db.joined(within)
 
 
+NEWS_REST_S = 0.01
+"""Every commit may bring an event, and hardly one does: no more than a hundred looks a second."""
+
+
 class _Subscription:
     def __init__(self, db: Connections, after: int) -> None:
         self._db = db
@@ -506,6 +510,7 @@ class _Subscription:
                 if events or left <= 0:
                     return events
                 watch.wait(left)
+            clock.sleep(min(NEWS_REST_S, left))
 
     def _read(self) -> list[Event]:
         with self._db.read() as db:
