@@ -503,7 +503,7 @@ def outgoing(ask: s.OutgoingDoc) -> Outgoing:
         ask.priority,
         ask.delay,
         ask.at,
-        tracing.inject(ask.headers),
+        tracing.inject(ask.headers) if tracing.is_loaded() else ask.headers,
         ask.ack_timeout,
         ask.max_attempts,
         ask.backoff and ask.backoff.value(),
