@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast import tracing
 from holdfast.errors import HoldfastError, InvalidArgument, PermissionDenied
 from holdfast.keys import ANYBODY, Authority, Principal
+from holdfast.server.bodies import Bodies
 from holdfast.server.events import Events
 from holdfast.server.health import Health
 from holdfast.server.openapi import docs_page, openapi
@@ -27,11 +28,8 @@ from holdfast.server.service import Service
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.problems import (
     MEDIA_TYPE,
-    BodyTooLarge,
     MediaTypeUnknown,
     Problem,
-    RequestError,
-    RequestTimeout,
     invalid,
     problem_of,
     unexpected,
@@ -58,7 +56,7 @@ class Door:
         metrics: Callable[[str], tuple[bytes, str]],
     ) -> None:
         self.service = service
-        self.limits = service.limits
+        self.bodies = Bodies(service.limits)
         self._events = events
         self._health = health
         self._authority = authority
@@ -141,19 +139,12 @@ class Endpoint:
     def __init__(self, operation: Operation, door: Door) -> None:
         self._operation = operation
         self._door = door
-        self._in_path = operation.in_path
-        fields = [
-            field
-            for field in msgspec.structs.fields(operation.ask)
-            if field.name not in self._in_path
-        ]
-        self._names = [field.name for field in fields]
+        body = body_type(operation)
+        self._names: tuple[str, ...] = body.__struct_fields__
         self._lists = {field.name for field in fields_of(operation.ask) if field.kind == "list"}
         self._texts = {field.name for field in fields_of(operation.ask) if field.of is str}
-        body = body_type(operation)
-        self._read_body = None if operation.method in ("GET", "DELETE") else body
+        self._has_body = operation.method not in ("GET", "DELETE")
         self._decode = msgspec.json.Decoder(body).decode
-        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not tracing.is_loaded():
@@ -187,7 +178,7 @@ class Endpoint:
 
     async def _ask(self, scope: Scope, receive: Receive) -> Any:
         given = dict(scope["path_params"])
-        if self._read_body is None:
+        if not self._has_body:
             return self._from_query(scope, given)
         if scope["query_string"]:
             name = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -201,8 +192,8 @@ class Endpoint:
             raise InvalidArgument("body", f"not JSON: {error}") from None
         except UnicodeDecodeError as error:
             raise InvalidArgument("body", f"not UTF-8: {error}") from None
-        values = {name: getattr(body, name) for name in self._names}
-        return self._operation.ask(**values, **given)
+        given.update(zip(self._names, msgspec.structs.astuple(body), strict=True))
+        return self._operation.ask(**given)
 
     def _from_query(self, scope: Scope, given: dict[str, Any]) -> Any:
         try:
@@ -227,15 +218,7 @@ class Endpoint:
             raise invalid(error) from None
 
     async def _body_of(self, scope: Scope, receive: Receive) -> bytes:
-        limit = self._door.limits.body_bytes
-        length = header(scope, b"content-length")
-        if length and length.isdigit() and int(length) > limit:
-            raise BodyTooLarge(f"{length} bytes; the limit is {limit}")
-        try:
-            async with asyncio.timeout(self._door.limits.read_seconds):
-                raw = await _read(receive, limit)
-        except TimeoutError:
-            raise RequestTimeout("the body did not come in time") from None
+        raw = await self._door.bodies.read(header(scope, b"content-length"), receive)
         media = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
         if raw and media != "application/json":
             raise MediaTypeUnknown(f"send application/json, not {media or 'nothing'}")
@@ -256,22 +239,6 @@ def body_type(operation: Operation) -> type[Any]:
     return msgspec.defstruct(
         f"{operation.name}Body", fields, kw_only=True, forbid_unknown_fields=True, frozen=True
     )
-
-
-async def _read(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestError("the client went away")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise BodyTooLarge(f"more than {limit} bytes")
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 async def _unless_gone(call: Awaitable[Any], receive: Receive) -> tuple[Any, bool]:
