@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +33,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
     items.sort(key=_turn)
+    ids = Counter(item.nodeid for item in items)
+    if twice := [id for id, n in ids.items() if n > 1]:  # xdist would run one of them
+        raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
     for item in items:
         for mark in item.iter_markers("promise"):
             item.user_properties.extend(("promise", id) for id in mark.args)
@@ -76,6 +81,8 @@ class _Record:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # or children would inherit it
     if "HOLDFAST_TEST_UNRECORDED" in os.environ:  # a run on a copy with a bug in it
         return
     if not hasattr(config, "workerinput"):  # with xdist: the controller sees every report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -190,20 +190,31 @@ def fuzz(examples: int) -> settings:
     )
 
 
-@pytest.mark.promise("SERVER-5")
-@SCHEMA.parametrize()
-@fuzz(EXAMPLES)
-def test_every_operation(case: Case, world: World) -> None:
-    world.check(case)
+def fuzzing(operation: Any) -> dict[str, Callable[..., None]]:
+    """A name for each: those that one `parametrize` makes share theirs, and xdist runs one."""
+    method, path = operation.method.upper(), operation.path
+    part = SCHEMA.include(method=method, path=path)
+
+    @pytest.mark.promise("SERVER-5")
+    @part.parametrize()
+    @fuzz(EXAMPLES)
+    def test(case: Case, world: World) -> None:
+        world.check(case)
+
+    @pytest.mark.long
+    @part.parametrize()
+    @fuzz(LONG)
+    def test_at_length(case: Case, each_world: World) -> None:
+        each_world.check(case)
+
+    name = f"{method}_{path}"
+    return {f"test_{name}": test, f"test_at_length_{name}": test_at_length}
+
+
+for _operation in SCHEMA.get_all_operations():
+    globals().update(fuzzing(_operation.ok()))
 
 
 def test_each_was_done_and_not_only_refused(world: World) -> None:
     every = {f"{operation.method} /v1{operation.path}" for operation in OPERATIONS}
     assert every - world.done == set()
-
-
-@pytest.mark.long
-@SCHEMA.parametrize()
-@fuzz(LONG)
-def test_every_operation_at_length(case: Case, each_world: World) -> None:
-    each_world.check(case)
