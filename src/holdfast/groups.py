@@ -104,7 +104,8 @@ def normalise(text: str) -> str:
 
 
 # What stands beside a placeholder may have stood beside a letter or a digit before: `>` and `<`
-# count as such in what must stand alone. Else '1/x' would be a number, and then a path.
+# count as such in what must stand alone. Else '1/x' would be a number, and then a path. A long hex
+# number is a number like others: one in forty has digits only, and would be a group of its own.
 _VARYING = re.compile(
     r"""
     (?P<uuid> [0-9a-f]{8} (?:-[0-9a-f]{4}){3} -[0-9a-f]{12} )
@@ -112,8 +113,8 @@ _VARYING = re.compile(
     | (?P<url> \b[a-z][a-z0-9+.-]{0,20}://[^\s'"`<>()]+ )
     | (?<![\w>./]) (?P<path> (?:~|\.{1,2}|[a-z]:)? [/\\] [^\s'"`<>()\[\]{}:,;|]+ )
     | (?<![\w.+>-]) (?P<address> [\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+ | \d+(?:\.\d+){3}(?::\d+)? )
-    | \b (?P<hex> 0x[0-9a-f]+ | (?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,} ) \b
-    | (?P<n> \d+(?:[.,:]\d+)* )
+    | \b (?P<hex> 0x[0-9a-f]+ ) \b
+    | (?P<n> \b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b | \d+(?:[.,:]\d+)* )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
