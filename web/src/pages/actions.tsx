@@ -1,0 +1,3 @@
+export default function Page(_: any) {
+  return null;
+}

@@ -1,0 +1,3 @@
+export default function QueueCharts(_: { queue: string }) {
+  return null;
+}
