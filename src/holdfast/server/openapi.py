@@ -29,6 +29,7 @@ _ERRORS = {
     507: "The store is full.",
 }
 _OTHERS = [
+    ("/", "the dashboard"),
     ("/events", "Server-Sent Events: id, event, data; a ping every 15 s; resumes by Last-Event-ID"),
     ("/metrics", "Prometheus"),
     ("/health/live", "200 while the process lives"),
