@@ -47,8 +47,7 @@ export function Consumers({ queue, isOrdered }: { queue: string; isOrdered: bool
 function Holders({ queue, holders }: { queue: string; holders: Consumer[] }) {
   return (
     <div className="scroll">
-      <table className="grid" style={{ minWidth: "40rem" }}>
-        <caption style={{ display: "none" }}>Consumers of {queue}</caption>
+      <table className="grid" style={{ minWidth: "40rem" }} aria-label={`Consumers of ${queue}`}>
         <thead>
           <tr>
             <th scope="col">Consumer</th>
@@ -103,8 +102,7 @@ function Owners({ parts, isOrdered }: { parts: Partition[]; isOrdered: boolean }
 function Lags({ parts, isOrdered }: { parts: Partition[]; isOrdered: boolean }) {
   return (
     <div className="scroll">
-      <table className="grid" style={{ minWidth: "40rem" }}>
-        <caption style={{ display: "none" }}>Partitions and their lag</caption>
+      <table className="grid" style={{ minWidth: "40rem" }} aria-label="Partitions and their lag">
         <thead>
           <tr>
             <th scope="col">Partition</th>

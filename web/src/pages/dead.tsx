@@ -233,7 +233,14 @@ function Letters({ queue, search, fingerprint, onSearch, onRedrive }: LettersPro
           />
         )}
       </div>
-      {page ? <Paging pages={pages} page={page} isFiltered={isFiltered} /> : null}
+      {page ? (
+        <Paging
+          pages={pages}
+          shown={page.entries.length}
+          after={page.after}
+          looked={isFiltered ? (page.looked ?? 0) : undefined}
+        />
+      ) : null}
     </section>
   );
 }

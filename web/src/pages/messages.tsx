@@ -67,7 +67,14 @@ export function Messages({ queue, tab, search }: { queue: string; tab: Tab; sear
           />
         )}
       </div>
-      {page ? <Paging pages={pages} page={page} isFiltered={isFiltered} /> : null}
+      {page ? (
+        <Paging
+          pages={pages}
+          shown={page.entries.length}
+          after={page.after}
+          looked={isFiltered ? (page.looked ?? 0) : undefined}
+        />
+      ) : null}
     </div>
   );
 }

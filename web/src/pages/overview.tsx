@@ -110,10 +110,7 @@ function Totals({ numbers }: { numbers: Stats[] }) {
 function Table({ rows }: { rows: Row[] }) {
   return (
     <div className="scroll">
-      <table className="grid overview">
-        <caption className="mantine-visually-hidden" style={{ display: "none" }}>
-          Queues, the troubled first
-        </caption>
+      <table className="grid overview" aria-label="Queues, the troubled first">
         <colgroup>
           <col style={{ width: "auto" }} />
           <col style={{ width: "6.5rem" }} span={4} />

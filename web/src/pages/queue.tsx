@@ -7,6 +7,7 @@ import { sourceOf } from "../api/rights";
 import type { Stats } from "../api/types";
 import { count } from "../format";
 import { Age } from "../parts/age";
+import { Crumbs } from "../parts/crumbs";
 import { ErrorNotice } from "../parts/error-notice";
 import { QueueActions } from "../parts/queue-actions";
 import { RateText } from "../parts/rates";
@@ -35,13 +36,9 @@ export default function QueuePage(props: { name: string; tab: string; query: URL
   const search = props.query.get("q") ?? "";
   return (
     <div className="stack">
+      <Crumbs steps={[["Queues", link()]]} />
       <div className="row">
-        <h1 className="wrap">
-          <a href={link()} className="quiet">
-            Queues
-          </a>{" "}
-          <span className="quiet">/</span> {name}
-        </h1>
+        <h1 className="wrap">{name}</h1>
         {numbers.paused ? <span className="tag warn">paused</span> : null}
         {spec?.ordered ? <span className="tag">ordered</span> : null}
         {spec && spec.total_partitions > 1 ? (
@@ -50,7 +47,7 @@ export default function QueuePage(props: { name: string; tab: string; query: URL
         <QueueActions queue={name} stats={numbers} />
       </div>
       <Numbers stats={numbers} policy={spec?.in_force} />
-      <Suspense fallback={<div className="panel chart" />}>
+      <Suspense fallback={<div className="charts" />}>
         <QueueCharts queue={name} />
       </Suspense>
       <Tabs

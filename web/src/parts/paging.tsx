@@ -1,6 +1,5 @@
 import { Button } from "@mantine/core";
 import { useState } from "react";
-import type { Page } from "../api/types";
 import { counted } from "../format";
 
 /**
@@ -14,6 +13,7 @@ export interface Pages {
   back: () => void;
 }
 
+/** Begins anew when what is leafed through is another thing. */
 export function usePages(of: string): Pages {
   const [state, setState] = useState<{ of: string; cursors: string[] }>({ of, cursors: [] });
   const cursors = state.of === of ? state.cursors : [];
@@ -25,23 +25,23 @@ export function usePages(of: string): Pages {
   };
 }
 
-export function Paging({
-  pages,
-  page,
-  isFiltered,
-}: {
+interface Props {
   pages: Pages;
-  page: Page;
-  isFiltered: boolean;
-}) {
-  const { after } = page;
-  if (pages.number === 1 && !after && !isFiltered) return null;
+  shown: number;
+  after: string | null | undefined;
+  noun?: string;
+  /** Of a search: how many this page went through. */
+  looked?: number;
+}
+
+export function Paging({ pages, shown, after, noun = "message", looked }: Props) {
+  if (pages.number === 1 && !after && looked === undefined) return null;
   return (
     <nav className="row small" aria-label="Paging">
       <span className="quiet">
-        Page {pages.number}: {counted(page.entries.length, "message")}
-        {isFiltered ? ` found among ${counted(page.looked ?? 0, "message")}` : ""}
-        {isFiltered && after ? ", there are more to look at" : ""}
+        Page {pages.number}: {counted(shown, noun)}
+        {looked === undefined ? "" : ` found among ${counted(looked, noun)}`}
+        {looked !== undefined && after ? ", there are more to look at" : ""}
       </span>
       <Button
         className="push"

@@ -36,23 +36,24 @@ export const Sparkline = memo(
 );
 
 /** Counts over time, as bars. */
-export function Bars({
-  buckets,
-  label,
-}: {
+export function Bars(props: {
   buckets: { at: number; count: number }[];
   label: string;
+  tone?: "red" | "green";
 }) {
+  const { buckets, label, tone = "red" } = props;
   const top = Math.max(1, ...buckets.map((bucket) => bucket.count));
   const step = WIDTH / Math.max(buckets.length, 12);
+  const from = WIDTH - buckets.length * step;
   return (
-    <svg className="bars" width={WIDTH} height={HEIGHT} role="img" aria-label={label}>
+    <svg className={`bars ${tone}`} width={WIDTH} height={HEIGHT} role="img" aria-label={label}>
+      <line x1="0" x2={WIDTH} y1={HEIGHT - 0.5} y2={HEIGHT - 0.5} />
       {buckets.map((bucket, n) => {
         const height = bucket.count === 0 ? 0 : Math.max(2, (bucket.count / top) * HEIGHT);
         return (
           <rect
             key={bucket.at}
-            x={n * step}
+            x={from + n * step}
             y={HEIGHT - height}
             width={Math.max(1, step - 1)}
             height={height}
