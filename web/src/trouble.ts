@@ -58,9 +58,10 @@ interface One {
   reason: string;
 }
 
-function stuck({ stats, rate }: Seen): One | undefined {
+function stuck(seen: Seen, now: number): One | undefined {
+  const { stats } = seen;
   const age = stats.oldest_age ?? 0;
-  if (stats.paused || stats.leased > 0 || rate.out > 0 || age < STUCK_S) return undefined;
+  if (stats.paused || age < STUCK_S || isWorked(seen, now)) return undefined;
   return { level: 4, reason: `nobody leases, oldest waits ${span(age)}` };
 }
 
@@ -82,9 +83,10 @@ function paused({ stats }: Seen): One | undefined {
   return { level: 2, reason: `paused, ${counted(waiting, "waits", "wait")}` };
 }
 
-function old({ stats, rate }: Seen): One | undefined {
+function old(seen: Seen, now: number): One | undefined {
+  const { stats } = seen;
   const age = stats.oldest_age ?? 0;
-  if (stats.paused || age < OLD_S || (stats.leased === 0 && rate.out === 0)) return undefined;
+  if (stats.paused || age < OLD_S || !isWorked(seen, now)) return undefined;
   return { level: 3, reason: `oldest waits ${span(age)}` };
 }
 
@@ -96,4 +98,14 @@ function growing({ stats, points }: Seen): One | undefined {
   if (more < 100 || stats.ready < first.ready * 1.2) return undefined;
   const seconds = (last.at - first.at) / 1000;
   return { level: 2, reason: `growing, +${count(more)} in ${span(seconds)}` };
+}
+
+/** Somebody holds a message, or ended one within the last minute. */
+function isWorked({ stats, rate, points }: Seen, now: number): boolean {
+  if (stats.leased > 0 || rate.out > 0) return true;
+  return points.some(
+    (point) =>
+      now - point.at < STUCK_S * 1000 &&
+      (point.leased > 0 || point.out_rate > 0 || point.dead_rate > 0),
+  );
 }

@@ -33,7 +33,10 @@ export class Rates {
 
   rate(queue: string, now: number, windowMs = WINDOW_MS): Rate {
     const kept = this.samples.get(queue);
-    return kept ? between(kept, now - windowMs, now) : { in: 0, out: 0 };
+    if (!kept?.[0]) return { in: 0, out: 0 };
+    // Nothing is known from before the first sample: a page just opened looks back less far.
+    const from = Math.min(Math.max(now - windowMs, kept[0].at), now - 1000);
+    return between(kept, from, now);
   }
 
   /** Points of the server's recorder, and what was heard since the last of them. */

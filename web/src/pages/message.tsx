@@ -53,14 +53,12 @@ function Shown({ detail }: { detail: Detail }) {
   const source = sourceOf(message.queue);
   return (
     <div className="stack">
-      <div className="row">
-        <Crumbs
-          steps={[
-            ["Queues", link()],
-            [source, link("queues", source, TABS[state])],
-          ]}
-        />
-      </div>
+      <Crumbs
+        steps={[
+          ["Queues", link()],
+          [source, link("queues", source, TABS[state])],
+        ]}
+      />
       <div className="row">
         <h1 className="mono wrap">{message.id}</h1>
         <span className={`tag ${TONES[state]}`} data-testid="state">

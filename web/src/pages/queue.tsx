@@ -36,17 +36,18 @@ export default function QueuePage(props: { name: string; tab: string; query: URL
   const search = props.query.get("q") ?? "";
   return (
     <div className="stack">
-      <Crumbs steps={[["Queues", link()]]} />
       <div className="row">
+        <Crumbs steps={[["Queues", link()]]} />
+        <span className="quiet">/</span>
         <h1 className="wrap">{name}</h1>
         {numbers.paused ? <span className="tag warn">paused</span> : null}
         {spec?.ordered ? <span className="tag">ordered</span> : null}
         {spec && spec.total_partitions > 1 ? (
           <span className="tag">{spec.total_partitions} partitions</span>
         ) : null}
+        <Numbers stats={numbers} policy={spec?.in_force} />
         <QueueActions queue={name} stats={numbers} />
       </div>
-      <Numbers stats={numbers} policy={spec?.in_force} />
       <Suspense fallback={<div className="charts" />}>
         <QueueCharts queue={name} />
       </Suspense>
@@ -102,7 +103,7 @@ function Numbers({
   policy?: { ack_timeout?: number; max_attempts?: number };
 }) {
   return (
-    <dl className="facts plain">
+    <dl className="facts plain inline push">
       <Fact word="In/s">
         <RateText queue={stats.queue} way="in" />
       </Fact>

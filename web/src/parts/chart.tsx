@@ -3,6 +3,7 @@ import "uplot/dist/uPlot.min.css";
 import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
+import { clockTime } from "../format";
 
 export interface Line {
   title: string;
@@ -19,7 +20,8 @@ interface Props {
   show: (value: number) => string;
 }
 
-const HEIGHT = 120;
+const HEIGHT = 104;
+const SHORT_S = 600;
 
 export function Chart({ label, times, lines, show }: Props) {
   const box = useRef<HTMLDivElement>(null);
@@ -29,7 +31,7 @@ export function Chart({ label, times, lines, show }: Props) {
   const latest = useRef({ times, lines, show });
   useEffect(() => {
     latest.current = { times, lines, show };
-    chart.current?.setData(dataOf(times, lines));
+    if (chart.current) fill(chart.current, times, lines);
   });
   useEffect(() => {
     const element = box.current;
@@ -41,6 +43,7 @@ export function Chart({ label, times, lines, show }: Props) {
       element,
     );
     chart.current = made;
+    fill(made, given.times, given.lines);
     const watch = new ResizeObserver(() => {
       if (element.clientWidth > 0) made.setSize({ width: element.clientWidth, height: HEIGHT });
     });
@@ -53,6 +56,12 @@ export function Chart({ label, times, lines, show }: Props) {
     // Colours are read when it is drawn, so other colours want another chart.
   }, [scheme, shape]);
   return <div ref={box} role="img" aria-label={label} style={{ minHeight: HEIGHT + 24 }} />;
+}
+
+/** While nobody points at it, the legend tells the newest. */
+function fill(chart: uPlot, times: number[], lines: Line[]): void {
+  chart.setData(dataOf(times, lines));
+  if (chart.cursor.idx == null && times.length > 0) chart.setLegend({ idx: times.length - 1 });
 }
 
 function dataOf(times: number[], lines: Line[]): uPlot.AlignedData {
@@ -70,7 +79,7 @@ function optionsOf(lines: Line[], show: (value: number) => string, width: number
     legend: { live: true },
     scales: { y: { range: (_, __, max) => [0, Math.max(1, max * 1.1)] } },
     axes: [
-      { ...axis, size: 24, space: 70, values: "{HH}:{mm}" },
+      { ...axis, size: 24, space: 70, values: hours },
       { ...axis, size: 52, space: 30, values: (_, ticks) => ticks.map(show) },
     ],
     series: [
@@ -85,6 +94,11 @@ function optionsOf(lines: Line[], show: (value: number) => string, width: number
       })),
     ],
   };
+}
+
+function hours(_: uPlot, ticks: number[]): string[] {
+  const isShort = (ticks.at(-1) ?? 0) - (ticks[0] ?? 0) < SHORT_S;
+  return ticks.map((tick) => clockTime(tick * 1000).slice(0, isShort ? 8 : 5));
 }
 
 /** A canvas does not know var() and light-dark(): the browser has to work them out first. */

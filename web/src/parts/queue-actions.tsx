@@ -20,7 +20,7 @@ export function QueueActions({ queue, stats }: { queue: string; stats: Stats }) 
   const { data: who } = useQuery(identity);
   if (!may(who, "admin", queue)) return null;
   return (
-    <div className="row push" style={{ flexWrap: "nowrap" }}>
+    <div className="row" style={{ flexWrap: "nowrap" }}>
       <Button
         size="xs"
         variant="default"

@@ -1,5 +1,6 @@
 /** The last hour of a queue: what went in and out, what waited, how long it took. */
 import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 import { queueHistory } from "../api/queries";
 import { count, duration, perSecond } from "../format";
 import { Chart } from "./chart";
@@ -12,8 +13,7 @@ export default function QueueCharts({ queue }: { queue: string }) {
   const times = points.map((point) => point.at);
   return (
     <section className="charts" aria-label="Charts">
-      <figure className="panel">
-        <figcaption>Per second</figcaption>
+      <Figure title="Per second" isEmpty={data !== undefined && points.length < 2}>
         <Chart
           label={`${queue}: messages in, out and dead per second`}
           times={times}
@@ -24,9 +24,8 @@ export default function QueueCharts({ queue }: { queue: string }) {
             { title: "Dead", color: "red", values: points.map((p) => p.dead_rate) },
           ]}
         />
-      </figure>
-      <figure className="panel">
-        <figcaption>Messages</figcaption>
+      </Figure>
+      <Figure title="Messages" isEmpty={data !== undefined && points.length < 2}>
         <Chart
           label={`${queue}: messages ready, in processing and dead`}
           times={times}
@@ -37,9 +36,8 @@ export default function QueueCharts({ queue }: { queue: string }) {
             { title: "Dead", color: "red", values: points.map((p) => p.dead) },
           ]}
         />
-      </figure>
-      <figure className="panel">
-        <figcaption>Wait and handle time</figcaption>
+      </Figure>
+      <Figure title="Wait and handle time" isEmpty={data !== undefined && spans.length < 2}>
         <Chart
           label={`${queue}: how long messages waited and were worked on`}
           times={spans.map((span) => span.at)}
@@ -51,8 +49,17 @@ export default function QueueCharts({ queue }: { queue: string }) {
             { title: "p95 ", color: "blue", values: spans.map((s) => s.handle_p95) },
           ]}
         />
-      </figure>
+      </Figure>
     </section>
+  );
+}
+
+function Figure(props: { title: string; isEmpty: boolean; children: ReactNode }) {
+  return (
+    <figure className="panel">
+      <figcaption>{props.title}</figcaption>
+      {props.isEmpty ? <p className="empty small">Nothing was measured yet</p> : props.children}
+    </figure>
   );
 }
 
