@@ -14,8 +14,21 @@ const hold: MantineColorsTuple = [
   "#145043",
 ];
 
+const dark: MantineColorsTuple = [
+  "#e4e7eb",
+  "#a2abb6",
+  "#8b949f",
+  "#5d6772",
+  "#3a424b",
+  "#2d333a",
+  "#22272d",
+  "#1b1f23",
+  "#16191d",
+  "#101315",
+];
+
 export const theme = createTheme({
-  colors: { hold },
+  colors: { hold, dark },
   primaryColor: "hold",
   primaryShade: { light: 7, dark: 7 },
   defaultRadius: "sm",

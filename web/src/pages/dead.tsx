@@ -5,7 +5,9 @@ import { useMemo, useState } from "react";
 import { browse, failures, identity, type Filters } from "../api/queries";
 import { dlqOf, may } from "../api/rights";
 import type { FailureGroup, Failures, RedriveAsk } from "../api/types";
+import { axis, spread } from "../buckets";
 import { count, counted } from "../format";
+import { clock } from "../live/clock";
 import { Ago } from "../parts/age";
 import { Empty } from "../parts/empty";
 import { ErrorNotice } from "../parts/error-notice";
@@ -86,6 +88,10 @@ interface GroupsProps {
 
 function Groups({ groups, chosen, onChoose, onRedrive }: GroupsProps) {
   const isPart = groups.looked < groups.total;
+  const [now] = useState(() => clock.now());
+  const times = groups.groups.map((group) => group.by_time ?? []);
+  const until = Math.max(now, ...times.flat().map((bucket) => bucket.at));
+  const scale = axis(times, groups.bucket_ms, until);
   return (
     <section className="panel" aria-label="Failure groups">
       <div className="row" style={{ padding: "0.6rem 0.75rem 0.2rem" }}>
@@ -124,7 +130,7 @@ function Groups({ groups, chosen, onChoose, onRedrive }: GroupsProps) {
             </div>
           </div>
           <Bars
-            buckets={group.by_time ?? []}
+            buckets={spread(group.by_time ?? [], scale, until)}
             label={`${nameOf(group)}: ${counted(group.count, "death")} over time`}
           />
           <div className="row" style={{ flexWrap: "nowrap" }}>

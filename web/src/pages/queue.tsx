@@ -81,10 +81,22 @@ export default function QueuePage(props: { name: string; tab: string; query: URL
   );
 }
 
-function Title(props: { tab: Tab; word: string; many?: number; isBad?: boolean }) {
-  const { tab, word, many, isBad } = props;
+interface TitleProps {
+  tab: Tab;
+  word: string;
+  many?: number;
+  isBad?: boolean;
+}
+
+/** On a telephone not all fit: the one that is open is brought into sight. */
+function intoSight(element: HTMLElement | null): void {
+  if (element?.ariaSelected === "true")
+    element.scrollIntoView({ block: "nearest", inline: "center" });
+}
+
+function Title({ tab, word, many, isBad }: TitleProps) {
   return (
-    <Tabs.Tab value={tab} data-testid={`tab-${tab}`}>
+    <Tabs.Tab value={tab} data-testid={`tab-${tab}`} ref={intoSight}>
       {word}
       {many === undefined ? null : (
         <span className={isBad && many > 0 ? "tag bad" : "tag"} style={{ marginInlineStart: 6 }}>

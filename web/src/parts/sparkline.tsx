@@ -13,7 +13,13 @@ export const Sparkline = memo(
     const line = (of: (point: Rate) => number) =>
       points.map((point, n) => `${x(n).toFixed(1)},${y(of(point)).toFixed(1)}`).join(" ");
     return (
-      <svg className="spark" width={WIDTH} height={HEIGHT} aria-hidden="true">
+      <svg
+        className="spark"
+        viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+        preserveAspectRatio="none"
+        height={HEIGHT}
+        aria-hidden="true"
+      >
         {points.length > 1 ? (
           <>
             <polygon
