@@ -559,6 +559,14 @@ def is_alive(query: Query, now: int) -> bool:
     return query.seen_at + LOST_MS > now
 
 
+def state_of(query: Query, now: int) -> str:
+    if query.stopping and not query.hold:
+        return "stopped"
+    if is_alive(query, now):
+        return "running" if query.hold else "idle"
+    return "in doubt" if query.sealed else "gone"
+
+
 def ask_to_stop(at: Context, query_id: str) -> Query:
     """Let a query settle what it holds and reserve no more. The query as it is now; ask again
     until it holds nothing."""

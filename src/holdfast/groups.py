@@ -1,13 +1,10 @@
 """Dead letters grouped by what they died of: a thousand of them are seldom more than five causes.
 
-Errors of one cause differ in what was at hand: an id, a number, a path. With these taken out of the
-text they are the same, and have the same fingerprint, today and on every other machine.
+What one cause is: causes.py.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -15,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.causes import Cause, cause_of, fingerprint, normalise
 from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.message import Message, is_dlq
 from holdfast.policy import whole
@@ -31,6 +29,9 @@ BUCKETS_MS = (
     *(4 * 3_600_000, 86_400_000, 7 * 86_400_000, 28 * 86_400_000),
 )
 """How long a bucket of `by_time` may be: the shortest with which all fit into BUCKETS_MAX."""
+
+
+__all__ = ["FailureGroup", "FailureGroups", "failure_groups", "fingerprint", "normalise"]
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
@@ -70,10 +71,10 @@ def failure_groups(
     whole("scan", scan, low=1, high=SCAN_MAX)
     whole("examples", examples, low=0, high=EXAMPLES_MAX)
     letters = _dead_letters(at, dlq)
-    causes: dict[_Cause, list[tuple[int, str]]] = {}
+    causes: dict[Cause, list[tuple[int, str]]] = {}
     looked = 0
     for message in islice(_browse(letters), scan):
-        causes.setdefault(_cause(message), []).append((_died(message), message.id))
+        causes.setdefault(cause_of(message), []).append((_died(message), message.id))
         looked += 1
     bucket_ms = _bucket_ms(died for deaths in causes.values() for died, _ in deaths)
     found = [_group(cause, deaths, examples, bucket_ms) for cause, deaths in causes.items()]
@@ -83,68 +84,13 @@ def failure_groups(
     return FailureGroups(dlq, found, looked, total, bucket_ms)
 
 
-def fingerprint(reason: str | None, code: str | None, handler: str | None, error: str) -> str:
-    """Of a cause; `error` as an error says it, or normalised, which makes no difference."""
-    said = msgspec.json.encode((reason, code, handler, normalise(error)))
-    return hashlib.blake2b(said, digest_size=8).hexdigest()
-
-
-def normalise(text: str) -> str:
-    """A text without what differs from one time to the next. Twice makes no difference.
-
-    >>> normalise("order 4711: no 'A-1' in /srv/stock/7.db")
-    'order <n>: no <text> in <path>'
-    """
-    text = " ".join(text.split())
-    # Nearly always once is enough, but quotes may pair up anew. It ends: whatever is replaced has a
-    # digit, a quote or one of / \ @ -, and no placeholder has.
-    while (less := _VARYING.sub(_placeholder, text)) != text:
-        text = less
-    return text
-
-
-# What stands beside a placeholder may have stood beside a letter or a digit before: `>` and `<`
-# count as such in what must stand alone. Else '1/x' would be a number, and then a path. A long hex
-# number is a number like others: one in forty has digits only, and would be a group of its own.
-_VARYING = re.compile(
-    r"""
-    (?P<uuid> [0-9a-f]{8} (?:-[0-9a-f]{4}){3} -[0-9a-f]{12} )
-    | (?P<text> "[^"]*" | `[^`]*` | (?<![\w>])'[^']*'(?![\w<]) )
-    | (?P<url> \b[a-z][a-z0-9+.-]{0,20}://[^\s'"`<>()]+ )
-    | (?<![\w>./]) (?P<path> (?:~|\.{1,2}|[a-z]:)? [/\\] [^\s'"`<>()\[\]{}:,;|]+ )
-    | (?<![\w.+>-]) (?P<address> [\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+ | \d+(?:\.\d+){3}(?::\d+)? )
-    | \b (?P<hex> 0x[0-9a-f]+ ) \b
-    | (?P<n> \b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b | \d+(?:[.,:]\d+)* )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-def _placeholder(found: re.Match[str]) -> str:
-    return f"<{found.lastgroup}>"
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    reason: str | None
-    code: str | None
-    handler: str | None
-    error: str
-
-
-def _cause(message: Message) -> _Cause:
-    if not message.errors:
-        return _Cause(message.reason, None, None, "")
-    last = message.errors[-1]
-    return _Cause(message.reason, last.code, last.handler, normalise(last.message))
-
-
 def _died(message: Message) -> int:
     """What somebody put among the dead by hand has been there since then."""
     return message.enqueued_at if message.dead_at is None else message.dead_at
 
 
 def _group(
-    cause: _Cause, deaths: list[tuple[int, str]], examples: int, bucket_ms: int
+    cause: Cause, deaths: list[tuple[int, str]], examples: int, bucket_ms: int
 ) -> FailureGroup:
     times = [died for died, _ in deaths]
     return FailureGroup(

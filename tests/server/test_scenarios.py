@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast
+from holdfast import Holdfast, batches
 from holdfast.client.remote import RemoteHoldfast
 from holdfast.settings import Settings
 from holdfast.stores import open_store
@@ -31,6 +31,7 @@ PROMISES = {
     "the_five_errors_of_a_redrive": ["DEAD-8"],
     "the_five_errors_past_the_client": ["DEAD-8"],
     "redrive_with_every_option": ["DEAD-7"],
+    "a_page_by_id_and_by_failure": ["DEAD-7"],
 }
 """That a story proves beside SERVER-2."""
 
@@ -82,8 +83,9 @@ def _empty(hf: Holdfast) -> None:
     for queue in hf.queues():
         if hf.store.get_queue(queue.name) is not None:
             queue.delete(force=True)
-    for record in hf.store.records("redrive", limit=1000):
-        hf.store.put_record("redrive", record.name, None, None, hf.context.clock.now())
+    for kind in ("redrive", "action", batches.QUERY, "report", "report-page"):
+        while hf.store.drop_records(kind, limit=1000):
+            pass
 
 
 @contextmanager

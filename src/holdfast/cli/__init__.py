@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.cli import (
     dead,
+    demo_data,
     doctor,
     enqueue,
     keys,
@@ -37,6 +38,7 @@ for module in (
     log,
     keys,
     doctor,
+    demo_data,
 ):
     for command in module.COMMANDS:
         root.add_command(command)

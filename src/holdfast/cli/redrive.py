@@ -59,6 +59,7 @@ class Field(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
 @click.option("--newer-than", type=SECONDS, help="Only those that died since: 10m.")
 @click.option("--header", "headers", type=HEADER, multiple=True, help="May be repeated.")
 @click.option("--field", "fields", type=Field(), multiple=True, help="Of a JSON payload.")
+@click.option("--fingerprint", help="Only those of a failure group (of the dashboard).")
 @click.option("--rate", type=float, help="At most so many a second.")
 @click.option("--to", metavar="QUEUE", help="Into this queue. Default the one they came from.")
 @click.option("--payload", type=Json(), default=None, help="Replace their payload by this.")
@@ -106,6 +107,7 @@ def _where(options: dict[str, Any]) -> DeadFilter | None:
         "newer_than": options["newer_than"],
         "headers": dict(options["headers"]) or None,
         "fields": dict(options["fields"]) or None,
+        "fingerprint": options["fingerprint"],
     }
     given = {name: value for name, value in given.items() if value is not None}
     return DeadFilter(**given) if given else None

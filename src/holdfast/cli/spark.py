@@ -261,20 +261,12 @@ class _Signals:
 # queries, abandon
 
 
-def state_of(query: Query, now: int) -> str:
-    if query.stopping and not query.hold:
-        return "stopped"
-    if batches.is_alive(query, now):
-        return "running" if query.hold else "idle"
-    return "in doubt" if query.sealed else "gone"
-
-
 def _behind(stats: QueueStats | None) -> int | None:
     return None if stats is None else stats.ready + stats.delayed
 
 
 def _row(query: Query, stats: QueueStats | None, now: int) -> list[show.Cell]:
-    state, behind = state_of(query, now), _behind(stats)
+    state, behind = batches.state_of(query, now), _behind(stats)
     return [
         query.id,
         clean(query.name),
@@ -296,7 +288,7 @@ def _doc(query: Query, stats: QueueStats | None, now: int) -> dict[str, Any]:
         "query": query.id,
         "name": query.name,
         "queue": query.queue,
-        "state": state_of(query, now),
+        "state": batches.state_of(query, now),
         "held": query.held,
         "batch": query.batch,
         "behind": _behind(stats),

@@ -163,6 +163,33 @@ class RemoteHoldfast(Holdfast):
     def subscribe(self, after: int | None = None) -> Subscription:
         return _Subscription(self._transport.events(after))
 
+    # What a server alone knows; its documents, as they come
+
+    def identity(self) -> s.IdentityDoc:
+        """Who this connection is to the server, and what it may."""
+        return self._call("GetIdentity", s.NoAsk())
+
+    def history(self, queue: str | None = None) -> s.HistoryDoc:
+        """Numbers and rates of the last hour; of one queue, also how long messages took."""
+        return self._call("GetHistory", s.HistoryAsk(queue))
+
+    def actions(
+        self, queue: str | None = None, *, after: str | None = None, limit: int = 100
+    ) -> s.ActionsDoc:
+        """Who did what through servers, the newest first."""
+        return self._call("ListActions", s.ActionsAsk(queue, after, limit))
+
+    def pipelines(self) -> s.PipelinesDoc:
+        """Spark queries, and how far they are."""
+        return self._call("ListPipelines", s.NoAsk())
+
+    def reports(self, limit: int = 100) -> list[s.ReportDoc]:
+        return self._call("ListReports", s.ReportsAsk(limit)).reports
+
+    def report(self, id: str) -> s.ReportDoc:
+        """With its page."""
+        return self._call("GetReport", s.ReportIdAsk(id))
+
     def close(self) -> None:
         self._transport.close()
 

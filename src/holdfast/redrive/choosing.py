@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import payload as payloads
+from holdfast.causes import check_fingerprint, fingerprint_of
 from holdfast.errors import InvalidArgument, did_you_mean
 from holdfast.lifecycle import ms
 from holdfast.message import Message, check_id
@@ -40,10 +41,13 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """It has each of these headers, with this value."""
     fields: dict[str, Any] = {}
     """In its JSON payload there is this value at this dotted path: {"customer.id": 7}."""
+    fingerprint: str | None = None
+    """It died of the cause that has this fingerprint (see groups.py)."""
 
     def __post_init__(self) -> None:
-        for field in ("reason", "code", "key", "type"):
+        for field in ("reason", "code", "key", "type", "fingerprint"):
             _text(f"where.{field}", getattr(self, field))
+        check_fingerprint("where.fingerprint", self.fingerprint)
         seconds("where.older_than", self.older_than)
         seconds("where.newer_than", self.newer_than)
         for name, value in _mapping("where.headers", self.headers).items():
@@ -147,6 +151,7 @@ def matches(where: DeadFilter, message: Message, now: int) -> bool:
         and _died_between(where, message.dead_at, now)
         and all(message.headers.get(name) == value for name, value in where.headers.items())
         and (not where.fields or _has_fields(where.fields, message))
+        and (where.fingerprint is None or where.fingerprint == fingerprint_of(message))
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
-
-from holdfast.errors import InvalidArgument, MessageNotFound
-from holdfast.message import Finished, Lease, Message, dlq_of, is_dlq
+from holdfast.errors import MessageNotFound
+from holdfast.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
 from holdfast.queue import Queue
-from holdfast.redrive.choosing import DeadFilter, matches
+from holdfast.server.backwards import newest
+from holdfast.server.entries import Wanted, entry_doc
 from holdfast.store import Entry, State, View
 from holdfast.wire import shapes as s
 
@@ -23,7 +21,13 @@ HOLDERS_MAX = 10_000
 def page(queue: Queue, ask: s.BrowseAsk) -> s.PageDoc:
     """Up to `limit` that match. A page that looked at LOOK_MAX ends there, and says where."""
     store, now = queue.context.store, queue.context.clock.now()
-    wanted = _Wanted(ask, now)
+    wanted = Wanted(ask, now)
+    if ask.id is not None:
+        one = _one(queue, State(ask.state), check_id(ask.id), now)
+        found = [entry_doc(one)] if one is not None and wanted(one.message) else []
+        return s.PageDoc(found, None, len(found), now)
+    if ask.newest:
+        return newest(queue, ask, wanted, now)
     view = View(queue.name, State(ask.state), ask.since, ask.until)
     found: list[s.EntryDoc] = []
     after, looked = ask.after, 0
@@ -43,64 +47,20 @@ def page(queue: Queue, ask: s.BrowseAsk) -> s.PageDoc:
             return s.PageDoc(found, after, looked, now)
 
 
-def entry_doc(entry: Entry) -> s.EntryDoc:
-    lease = entry.lease
-    return s.EntryDoc(
-        message=s.MessageDoc.of(entry.message),
-        deadline=lease.deadline if lease else None,
-        leased_at=lease.leased_at if lease else None,
-        owner=lease.owner if lease else None,
-        finished=s.FinishedDoc.of(entry.finished) if entry.finished else None,
-    )
-
-
-class _Wanted:
-    """Whether a message matches all that was asked for."""
-
-    def __init__(self, ask: s.BrowseAsk, now: int) -> None:
-        self._now = now
-        self._where = DeadFilter(
-            reason=ask.reason,
-            code=ask.code,
-            key=ask.key,
-            type=ask.type,
-            headers=dict(_pair("header", text) for text in ask.header),
-            fields={path: _value(path, text) for path, text in map(_field_pair, ask.field)},
-        )
-        self._text = None if ask.text is None else ask.text.lower()
-        self.all = self._text is None and self._where == DeadFilter()
-
-    def __call__(self, message: Message) -> bool:
-        return self.all or (
-            matches(self._where, message, self._now)
-            and (self._text is None or self._has_text(message, self._text))
-        )
-
-    def _has_text(self, message: Message, text: str) -> bool:
-        if text in message.body.decode(errors="replace").lower() or text in message.id:
-            return True
-        said = [f"{name}={value}" for name, value in message.headers.items()]
-        said += [f"{error.code} {error.message}" for error in message.errors]
-        said += [message.key or "", message.type or ""]
-        return any(text in one.lower() for one in said)
-
-
-def _pair(field: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InvalidArgument(field, f"must be name=value, not {text!r}")
-    return name, value
-
-
-def _field_pair(text: str) -> tuple[str, str]:
-    return _pair("field", text)
-
-
-def _value(path: str, text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        raise InvalidArgument("field", f"{path}: {text!r} is not JSON; text needs quotes") from None
+def _one(queue: Queue, state: State, id: str, now: int) -> Entry | None:
+    """A message by its id, if it is in that state: not looked for among all the others."""
+    store = queue.context.store
+    if state is State.LOG:
+        view = View(queue.name, State.LOG, id=id)
+        return next(iter(store.browse(view, None, 1, now).entries), None)
+    message = next(iter(store.get(queue.name, [id])), None)
+    if message is None or message.queue != queue.name:
+        return None
+    lease = _lease(queue, message, now)
+    waits = State.DELAYED if message.available_at > now else State.READY
+    if state is not (waits if lease is None else State.LEASED):
+        return None
+    return Entry(message, 0, lease)
 
 
 def detail(queue: Queue, id: str) -> s.DetailDoc:

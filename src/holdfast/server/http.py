@@ -1,4 +1,5 @@
-"""The HTTP door: every operation of the table under /v1, events, metrics, health and documents."""
+"""The HTTP door: every operation of the table under /v1, events, metrics, health, documents, and
+the dashboard at /."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from holdfast.server.bodies import Bodies
 from holdfast.server.events import Events
 from holdfast.server.health import Health
 from holdfast.server.openapi import docs_page, openapi
+from holdfast.server.pages import Pages
 from holdfast.server.service import Service
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.problems import (
@@ -61,6 +63,7 @@ class Door:
         self._health = health
         self._authority = authority
         self._metrics = metrics
+        self._pages = Pages()
         self._openapi = msgspec.json.encode(openapi(service.limits))
 
     def app(self) -> ASGIApp:
@@ -79,7 +82,10 @@ class Door:
             Route("/health/ready", self._ready, methods=["GET"]),
             Route("/openapi.json", self._describe, methods=["GET"]),
             Route("/docs", self._docs, methods=["GET"]),
+            Route("/", self._pages.index, methods=["GET"]),
         ]
+        for path, give in self._pages.others().items():
+            routes.append(Route(path, give, methods=["GET"]))
         handlers: Any = {HTTPException: _refused, HoldfastError: _failed, Exception: _broken}
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False  # a path that is not there is said to be not there

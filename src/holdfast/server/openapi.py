@@ -18,7 +18,7 @@ _ERRORS = {
     400: "Something is wrong with the request; `field` names it.",
     401: "No key, or not a valid one.",
     403: "The key does not allow this.",
-    404: "No such queue, topic, group, message or redrive.",
+    404: "No such queue, topic, group, message, redrive or report.",
     408: "The body did not come in time.",
     409: "The lease is lost, or things are not in the state that this needs.",
     413: "The body is larger than this server takes.",
@@ -29,6 +29,7 @@ _ERRORS = {
     507: "The store is full.",
 }
 _OTHERS = [
+    ("/", "the dashboard"),
     ("/events", "Server-Sent Events: id, event, data; a ping every 15 s; resumes by Last-Event-ID"),
     ("/metrics", "Prometheus"),
     ("/health/live", "200 while the process lives"),
@@ -74,7 +75,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.service],
-        "description": f"Needs the right: {operation.right}.",
+        "description": f"Needs the right: {_right(operation)}.",
         "parameters": [
             _parameter(name, fields[name], "path", required=True) for name in operation.in_path
         ],
@@ -97,6 +98,10 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": body}},
         }
     return described
+
+
+def _right(operation: Operation) -> str:
+    return operation.right or "none, only a key"
 
 
 def _parameter(name: str, schema: Any, where: str, *, required: bool) -> dict[str, Any]:
@@ -186,7 +191,7 @@ def _section(operation: Operation, described: dict[str, Any]) -> str:
     answer = operation.answer.__name__
     return (
         f"<h3 id='{operation.name}'><b>{operation.method}</b> <code>/v1{escape(operation.path)}"
-        f"</code></h3><p>{escape(operation.summary)} Needs <i>{operation.right}</i>. gRPC: "
+        f"</code></h3><p>{escape(operation.summary)} Needs <i>{_right(operation)}</i>. gRPC: "
         f"{operation.service}.{operation.name}. Answers {operation.status} "
         f"<a href='#{answer}'>{answer}</a>.</p>{_rows({'properties': given})}"
     )

@@ -112,6 +112,7 @@ class Rpc:
             try:
                 who = await self._who(context)
                 ask = _asked(request, operation)
+                assert operation.right is not None
                 for field in operation.guards:
                     who.demand(operation.right, getattr(ask, field))
                 if not operation.guards:

@@ -152,6 +152,7 @@ class Server:
         sweeper = Sweeper(hf.context, self._settings)
         self._start_thread(sweeper.run, self._quit)
         self._redrives.start()
+        self._service.recorder.start()
         self._tasks.append(asyncio.create_task(self._keep_health()))
 
     async def stop(self) -> None:
@@ -171,6 +172,7 @@ class Server:
             closing.append(self._uvicorn.close())
         await asyncio.gather(*closing)
         self._quit.set()
+        await asyncio.to_thread(self._service.recorder.stop, GRACE_S)
         await asyncio.to_thread(self._redrives.stop)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, GRACE_S)

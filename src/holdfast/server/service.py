@@ -35,10 +35,13 @@ from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry
 from holdfast.payload import JSON
 from holdfast.queue import Queue, decide, encode_result, text
 from holdfast.redrive import DeadFilter, Edit, RedriveJob
+from holdfast.server.actions import Actions
 from holdfast.server.browsing import detail, page, who_holds
 from holdfast.server.grouping import Grouped, Grouping
+from holdfast.server.history import Recorder, Spans, history
 from holdfast.server.limits import Limits
 from holdfast.server.ordered import Seat, Seats
+from holdfast.server.pipelines import pipelines, report, reports
 from holdfast.server.polling import Polls
 from holdfast.settings import Settings
 from holdfast.store import Settled, Target, Transition, Verb
@@ -61,6 +64,9 @@ SLOW = {
     "Sweep",
     "DeleteQueue",
     "DeleteTopic",
+    "GetHistory",
+    "ListReports",
+    "GetReport",
 }
 T = TypeVar("T")
 
@@ -90,6 +96,9 @@ class Service:
         self._settles = Grouping(self._threads, self._settle_group)
         self.polls = Polls(self.at, self._threads, limits)
         self.seats = Seats(self.at, settings, limits, self._threads)
+        self.recorder = Recorder(hf)
+        self._spans = Spans(self.at)
+        self._actions = Actions(hf)
         self._loop = asyncio.get_running_loop()
         self._does: dict[str, tuple[Callable[..., Any], bool]] = {}
         for operation in OPERATIONS:
@@ -101,10 +110,12 @@ class Service:
         if who is not ANYBODY:
             _demand(operation, ask, who)
         does, is_async = self._does[operation.name]
-        if operation.name in _LISTS or operation.name == "LeaseBatch":
+        if operation.name in _TOLD_WHO:
             does = partial(does, who=who)
         if is_async:
             return await does(ask)
+        if operation.right == "admin":
+            does = partial(self._actions.does, operation, does, who)
         pool = self._slow if operation.name in SLOW else self._threads
         return await self.run(does, ask, pool=pool)
 
@@ -300,6 +311,7 @@ class Service:
 
     def delete_queue(self, ask: s.DeleteQueueAsk) -> s.Nothing:
         self._queue(ask.queue).delete(force=ask.force)
+        self._spans.forget(ask.queue)
         return s.Nothing()
 
     def list_stats(self, ask: s.ListAsk, who: Principal) -> s.StatsListDoc:
@@ -454,6 +466,30 @@ class Service:
             now=self.at.clock.now(),
         )
 
+    def get_identity(self, ask: s.NoAsk, who: Principal) -> s.IdentityDoc:
+        auth = self._authority is not None
+        return s.IdentityDoc(who.id, who.name, sorted(who.rights), list(who.queues), auth)
+
+    def get_history(self, ask: s.HistoryAsk, who: Principal) -> s.HistoryDoc:
+        if ask.queue is not None:
+            self._queue(ask.queue)
+        now = self.at.clock.now()
+        return history(ask, self.recorder, self._spans, partial(who.may, "read"), now)
+
+    def list_actions(self, ask: s.ActionsAsk, who: Principal) -> s.ActionsDoc:
+        return self._actions.list(ask, who)
+
+    # Spark
+
+    def list_pipelines(self, ask: s.NoAsk, who: Principal) -> s.PipelinesDoc:
+        return pipelines(self.at, partial(who.may, "read"))
+
+    def list_reports(self, ask: s.ReportsAsk) -> s.ReportsDoc:
+        return reports(self.at, ask.limit)
+
+    def get_report(self, ask: s.ReportIdAsk) -> s.ReportDoc:
+        return report(self.at, ask.id)
+
     def _queue(self, name: str) -> Queue:
         return self.hf.queue(name, create=False)
 
@@ -468,11 +504,17 @@ _LISTS = {
     "ListRedrives",
     "GetRedrive",
     "CancelRedrive",
+    "GetHistory",
+    "ListActions",
+    "ListPipelines",
 }
-"""They show or touch only what a key may see, which its ask does not name."""
+"""They show or touch only what a key may see, which its ask need not name."""
+_TOLD_WHO = _LISTS | {"LeaseBatch", "GetIdentity"}
 
 
 def _demand(operation: Operation, ask: Any, who: Principal) -> None:
+    if operation.right is None:
+        return
     for field in operation.guards:
         name = getattr(ask, field)
         if name:

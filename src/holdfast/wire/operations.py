@@ -22,7 +22,8 @@ class Operation(msgspec.Struct, frozen=True):
     """Below /v1. Fields of the ask in braces; the others are in the body, or in the query."""
     ask: type[Any]
     answer: type[Any]
-    right: Right
+    right: Right | None
+    """None: whoever has a key."""
     guards: tuple[str, ...]
     """Fields of the ask that name queues or topics on which the right is needed."""
     summary: str
@@ -60,7 +61,7 @@ def _admin(
     http: str,
     ask: type[Any],
     answer: type[Any],
-    right: Right,
+    right: Right | None,
     guards: str,
     summary: str,
     status: int = 200,
@@ -443,6 +444,60 @@ OPERATIONS = [
         "read",
         "",
         "Settings and limits in force, and the store's time.",
+    ),
+    _admin(
+        "GetIdentity",
+        "GET /identity",
+        s.NoAsk,
+        s.IdentityDoc,
+        None,
+        "",
+        "Who you are to this server, and what you may.",
+    ),
+    _admin(
+        "GetHistory",
+        "GET /history",
+        s.HistoryAsk,
+        s.HistoryDoc,
+        "read",
+        "queue",
+        "Numbers and rates of the last hour, as this server saw them.",
+    ),
+    _admin(
+        "ListActions",
+        "GET /actions",
+        s.ActionsAsk,
+        s.ActionsDoc,
+        "read",
+        "queue",
+        "What was done through servers that needs the right admin: who, what, when, how many.",
+    ),
+    _admin(
+        "ListPipelines",
+        "GET /spark",
+        s.NoAsk,
+        s.PipelinesDoc,
+        "read",
+        "",
+        "Spark queries that read from queues, and how far they are.",
+    ),
+    _admin(
+        "ListReports",
+        "GET /reports",
+        s.ReportsAsk,
+        s.ReportsDoc,
+        "read",
+        "",
+        "Reports that Spark jobs made of this store.",
+    ),
+    _admin(
+        "GetReport",
+        "GET /reports/{id}",
+        s.ReportIdAsk,
+        s.ReportDoc,
+        "read",
+        "",
+        "One report, with its page.",
     ),
 ]
 

@@ -621,6 +621,9 @@ class BrowseAsk(Ask, frozen=True):
     reason: Annotated[str | None, _says("Of a dead letter.")] = None
     header: Annotated[list[str], _says("name=value, each must be there.")] = []
     field: Annotated[list[str], _says("path=JSON value, in a JSON payload.")] = []
+    id: Annotated[str | None, _says("Only this one, found at once.")] = None
+    fingerprint: Annotated[str | None, _says("Dead letters of this failure group.")] = None
+    newest: Annotated[bool, _says("log: the last finished first.")] = False
 
 
 class EntryDoc(Doc, frozen=True):
@@ -728,6 +731,7 @@ class DeadFilterDoc(Ask, frozen=True):
     newer_than: Annotated[float | None, _says("Dead for less than that.")] = None
     headers: dict[str, str] | None = None
     fields: Annotated[Raw | UnsetType, _says('{"path.in.payload": value}')] = UNSET
+    fingerprint: Annotated[str | None, _says("Of a failure group.")] = None
 
 
 class RedriveAsk(Ask, frozen=True):
@@ -868,3 +872,146 @@ class SettingsDoc(Doc, frozen=True, omit_defaults=False):
 
 class WatchAsk(Ask, frozen=True):
     after: Annotated[Time | None, _says("The `seq` of the last event that was seen.")] = None
+
+
+# What a page shows beside the queues themselves
+
+
+class IdentityDoc(Doc, frozen=True, omit_defaults=False):
+    """Who is asking, and what they may."""
+
+    id: Annotated[str, _says("Of the key; empty where no key is asked for.")]
+    name: str
+    rights: list[str]
+    queues: Annotated[list[str], _says("Patterns of names; * is every queue.")]
+    auth: Annotated[bool, _says("Whether this server asks for keys.")]
+
+
+class HistoryAsk(Ask, frozen=True):
+    queue: Annotated[str | None, _says("One queue in full; else all, the last few minutes.")] = None
+
+
+class PointDoc(Doc, frozen=True, omit_defaults=False):
+    """One look at a queue; the rates are a second, since the look before."""
+
+    at: Time
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    in_rate: float
+    out_rate: float
+    dead_rate: float
+
+
+class SpanDoc(Doc, frozen=True, omit_defaults=False):
+    """How long messages waited and were worked on, in seconds, of a sample of those that were
+    finished in the `span_ms` from `at` on."""
+
+    at: Time
+    count: Annotated[int, _says("How many were looked at.")]
+    wait_p50: float
+    wait_p95: float
+    handle_p50: float
+    handle_p95: float
+
+
+class QueueHistoryDoc(Doc, frozen=True, omit_defaults=False):
+    queue: Name
+    points: Annotated[list[PointDoc], _says("Oldest first.")]
+    spans: Annotated[list[SpanDoc], _says("Oldest first; only when one queue is asked for.")]
+
+
+class HistoryDoc(Doc, frozen=True, omit_defaults=False):
+    step_ms: Annotated[int, _says("From one point to the next.")]
+    span_ms: int
+    now: Time
+    queues: list[QueueHistoryDoc]
+
+
+class ActionsAsk(Ask, frozen=True):
+    queue: Annotated[str | None, _says("Only what was done to this one or its dead.")] = None
+    after: Cursor = None
+    limit: Limit = 100
+
+
+class ActionDoc(Doc, frozen=True, omit_defaults=False):
+    """Something that an administrator did through a server."""
+
+    id: str
+    at: Time
+    who: Annotated[str, _says("The name of the key.")]
+    key_id: str
+    what: Annotated[str, _says("The operation: pause, purge, redrive, ...")]
+    queue: Annotated[str | None, _says("Or the topic; null is the whole store.")]
+    count: Annotated[int | None, _says("How many messages; null where that says nothing.")]
+    detail: Annotated[str, _says("What was asked for, as JSON.")]
+
+
+class ActionsDoc(Doc, frozen=True):
+    actions: Annotated[list[ActionDoc], _says("The newest first.")]
+    after: Cursor = None
+
+
+class BatchDoc(Doc, frozen=True, omit_defaults=False):
+    """A batch of a Spark query that was settled."""
+
+    batch: int
+    rows: int
+    done: int
+    retried: int
+    dead: int
+    ms: Annotated[int, _says("From reserving to settling.")]
+    settled_at: Time
+
+
+class PipelineDoc(Doc, frozen=True, omit_defaults=False):
+    """A Spark query that reads from a queue."""
+
+    query: str
+    name: str
+    queue: Name
+    state: Annotated[str, _says("running, idle, stopped, gone or in doubt.")]
+    batch: Annotated[int, _says("The batch that is held, or was last.")]
+    held: Annotated[int, _says("Messages in its hands.")]
+    sealed: Annotated[bool, _says("The batch was handed to the query.")]
+    since: Annotated[int | None, _says("When the batch that is held was begun.")]
+    backlog: Annotated[int | None, _says("Ready and delayed; null: the queue is gone.")]
+    done: int
+    retried: int
+    dead: int
+    on_lost: str
+    started_at: Time
+    seen_at: Time
+    settled_at: Time | None
+    batch_ms: Annotated[int, _says("How long the last batch took.")]
+    history: Annotated[list[BatchDoc], _says("The last batches, oldest first.")]
+
+
+class PipelinesDoc(Doc, frozen=True, omit_defaults=False):
+    pipelines: list[PipelineDoc]
+    now: Time
+
+
+class ReportsAsk(Ask, frozen=True):
+    limit: Limit = 100
+
+
+class ReportIdAsk(Ask, frozen=True):
+    id: Annotated[str, _says("Of the report.")]
+
+
+class ReportDoc(Doc, frozen=True):
+    """A report that a Spark job made."""
+
+    id: str
+    made_at: Time
+    title: str = ""
+    lake: Annotated[str, _says("Where its tables are.")] = ""
+    rows: Annotated[int, _says("Log rows that it looked at.")] = 0
+    summary: Annotated[Raw | UnsetType, _says("Its main numbers.")] = UNSET
+    html: Annotated[str | None, _says("The page itself; of one report only.")] = None
+
+
+class ReportsDoc(Doc, frozen=True):
+    reports: Annotated[list[ReportDoc], _says("The newest first.")]

@@ -1,0 +1,124 @@
+import { QueryClient, QueryObserver } from "@tanstack/react-query";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Stats } from "../api/types";
+import { ServerClock } from "./clock";
+import { ConnectionStore } from "./connection";
+import type { LiveEvent } from "./events";
+import { Live, STATS_KEY } from "./live";
+import { Rates } from "./rates";
+import type { Subject } from "./refresh";
+
+beforeEach(() => void vi.useFakeTimers({ now: 1_000_000 }));
+afterEach(() => void vi.useRealTimers());
+
+function page(subjects: Subject[], answerMs = 0) {
+  const queries = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  const speeds = new Rates();
+  const refused = vi.fn();
+  const link = new ConnectionStore();
+  const live = new Live(queries, refused, new ServerClock(), speeds, link);
+  const asked = vi.fn(
+    () => new Promise((resolve) => setTimeout(() => resolve(Date.now()), answerMs)),
+  );
+  const shown = vi.fn();
+  const observer = new QueryObserver(queries, {
+    queryKey: ["what is looked at"],
+    queryFn: asked,
+    meta: { subjects },
+  });
+  observer.subscribe((result) => shown(result.data));
+  return { queries, live, asked, shown, speeds, refused, link, observer };
+}
+
+const numbers = (queue: string, more: Partial<Stats> = {}): Stats => ({
+  queue,
+  ready: 0,
+  delayed: 0,
+  leased: 0,
+  dead: 0,
+  done: 0,
+  oldest_age: null,
+  paused: false,
+  ...more,
+});
+
+const told = (type: string, payload: object): LiveEvent => ({
+  type,
+  timestamp: Date.now(),
+  payload: payload as Record<string, unknown>,
+});
+
+describe("what is on the screen", () => {
+  it("is asked for again when an event touches it, and only then", async () => {
+    const { live, asked } = page(["queue:orders"]);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(asked).toHaveBeenCalledTimes(1);
+    live.hear(told("requeue", { queue: "mail" }));
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(asked).toHaveBeenCalledTimes(1);
+    live.hear(told("requeue", { queue: "orders" }));
+    await vi.advanceTimersByTimeAsync(300);
+    expect(asked).toHaveBeenCalledTimes(2);
+  });
+
+  it("costs one refresh per 300 ms, however many events there are", async () => {
+    const { live, asked } = page(["queue:orders"]);
+    await vi.advanceTimersByTimeAsync(1);
+    asked.mockClear();
+    for (let n = 0; n < 1000; n++) {
+      live.hear(told("stats", numbers("orders", { done: n })));
+      live.hear(told("requeue", { queue: "orders", count: 1 }));
+      await vi.advanceTimersByTimeAsync(1);
+    }
+    expect(asked).toHaveBeenCalledTimes(4); // at 0, 300, 600 and 900 ms
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(asked).toHaveBeenCalledTimes(5); // what came after 900 ms, and then nothing
+  });
+
+  it("does not starve a slow server, nor show its old answer for good", async () => {
+    const { live, asked, shown } = page(["queue:orders"], 1000);
+    await vi.advanceTimersByTimeAsync(500);
+    live.hear(told("requeue", { queue: "orders" })); // its answer is under way
+    await vi.advanceTimersByTimeAsync(600);
+    expect(shown).toHaveBeenLastCalledWith(1_001_000);
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(asked).toHaveBeenCalledTimes(2);
+    expect(shown.mock.lastCall?.[0]).toBeGreaterThan(1_001_500);
+  });
+
+  it("takes numbers from the events themselves, the newest of each queue, in one go", async () => {
+    const { live, queries } = page([]);
+    queries.setQueryData(STATS_KEY, [numbers("orders"), numbers("mail", { ready: 5 })]);
+    const written = vi.fn();
+    queries.getQueryCache().subscribe((event) => {
+      if (event.type === "updated" && event.query.queryKey === STATS_KEY) written();
+    });
+    await vi.advanceTimersByTimeAsync(1000);
+    live.ask("topics"); // the interval has begun
+    for (let ready = 1; ready <= 50; ready++) {
+      live.hear(told("stats", numbers("orders", { ready })));
+    }
+    live.hear(told("stats", numbers("new", { ready: 1 })));
+    await vi.advanceTimersByTimeAsync(300);
+    expect(written.mock.calls.length).toBeLessThanOrEqual(2);
+    const shown = queries.getQueryData<Stats[]>(STATS_KEY);
+    expect(shown?.map((each) => [each.queue, each.ready])).toEqual([
+      ["orders", 50],
+      ["mail", 5],
+      ["new", 1],
+    ]);
+  });
+
+  it("looks at the dead letters again when their number has changed", async () => {
+    const { live, asked, queries } = page(["dead:orders"]);
+    queries.setQueryData(STATS_KEY, [numbers("orders", { dead: 2 })]);
+    await vi.advanceTimersByTimeAsync(1);
+    asked.mockClear();
+    live.hear(told("stats", numbers("orders", { dead: 2, ready: 9 })));
+    await vi.advanceTimersByTimeAsync(600);
+    expect(asked).not.toHaveBeenCalled();
+    live.hear(told("stats", numbers("orders", { dead: 3, ready: 9 })));
+    await vi.advanceTimersByTimeAsync(600);
+    expect(asked).toHaveBeenCalledTimes(1);
+  });
+});
