@@ -223,7 +223,7 @@ class _Run:
     def _write(self, table: str, frame: DataFrame) -> dict[str, Any]:
         """Into the staging folder, and from there to its place; not published yet."""
         seen = Observation()
-        at = "finished_at" if table == "log" else "archived_at"
+        at = F.col("finished_at") if table == "log" else tables.died()
         frame = tables.stored(frame, table, self._at.clock.now()).observe(
             seen,
             F.count(F.lit(1)).alias("rows"),
@@ -251,20 +251,20 @@ class _Run:
                 "log": before.rows.get("log", 0) + log["rows"],
                 "dead": before.rows.get("dead", 0) + dead["rows"],
             },
-            first=_least(before.first, log["first"]),
-            last=_most(before.last, log["last"]),
+            first=_least(before.first, log["first"], dead["first"]),
+            last=_most(before.last, log["last"], dead["last"]),
         )
         self._lake.publish(manifest, every)
         self._lake.delete(f"{STAGING}/{self._run}")
         return manifest
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((x for x in (one, other) if x is not None), default=None)
+def _least(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
 
 
-def _most(one: int | None, other: int | None) -> int | None:
-    return max((x for x in (one, other) if x is not None), default=None)
+def _most(*times: int | None) -> int | None:
+    return max((at for at in times if at is not None), default=None)
 
 
 @contextmanager

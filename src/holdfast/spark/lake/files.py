@@ -52,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """By table, of every run so far."""
     first: int | None = None
     last: int | None = None
-    """The times of finishing in the log, of every run so far."""
+    """The times of finishing and dying, of every run so far."""
 
 
 class Lake:
@@ -142,6 +142,15 @@ class Lake:
         self.delete(STAGING)
         return len(left)
 
+    def write(self, path: str, text: bytes) -> str:
+        """A file of its own; where it is."""
+        stream = self._fs.create(self._at(path), True)
+        try:
+            stream.write(bytearray(text))
+        finally:
+            stream.close()
+        return self.path(path)
+
     def delete(self, path: str) -> None:
         self._fs.delete(self._at(path), True)
 
@@ -181,9 +190,7 @@ class Lake:
         aside = f"{FOLDER}/.{manifest.run}-{manifest.number}.tmp"
         if self.where.startswith("file:"):
             return self._link(text, target, aside)
-        with_overwrite = self._fs.create(self._at(aside), True)
-        with_overwrite.write(bytearray(text))
-        with_overwrite.close()
+        self.write(aside, text)
         # HDFS and its like rename in one step, and refuse when the name is there.
         there = self._fs.exists(self._at(target))
         if there or not self._fs.rename(self._at(aside), self._at(target)):
