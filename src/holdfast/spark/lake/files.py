@@ -151,6 +151,15 @@ class Lake:
             stream.close()
         return self.path(path)
 
+    def has(self, path: str) -> bool:
+        return bool(self._fs.exists(self._at(path)))
+
+    def move(self, path: str, target: str) -> bool:
+        """A folder to its place; False if there is something already."""
+        if self.has(target):
+            return False
+        return bool(self._fs.rename(self._at(path), self._at(target)))
+
     def delete(self, path: str) -> None:
         self._fs.delete(self._at(path), True)
 

@@ -79,7 +79,7 @@ class Reader(DataSourceReader):
         def plan(window: Window) -> list[tuple[View, str | None]]:
             now = at.clock.now()
             found: list[tuple[View, str | None]] = []
-            for state in DEAD if ask.table == "dead" else (State.LOG,):
+            for state in (State.LOG,) if ask.table == "log" else DEAD:
                 view = View(window.queue, state, window.since, window.until)
                 if state is not State.LOG:
                     end = at.store.browse(view, None, 1, now).end
@@ -104,7 +104,7 @@ class Reader(DataSourceReader):
         ask, view = self._ask, partition.view
         at = context(ask.url, timeout=ask.timeout)
         schema = columns.arrow_schema(self._schema)
-        plain = columns.arrow_schema(columns.SCHEMAS[ask.table])
+        plain = columns.arrow_schema(tables.PLAIN[ask.table])
         try:
             for batch in arrow.view(at, view, partition.after, plain, ask.timeout):
                 yield tables.with_causes(batch, schema)

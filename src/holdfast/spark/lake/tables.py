@@ -17,9 +17,12 @@ from holdfast.spark import columns
 from holdfast.spark.lake.files import Lake, Manifest
 
 _CAUSE = [StructField("fingerprint", StringType()), StructField("cause", StringType())]
-READ = {
-    table: StructType([*columns.SCHEMAS[table].fields, *_CAUSE]) for table in ("log", "dead")
+PLAIN = {
+    "log": columns.SCHEMAS["log"],
+    "dead": columns.SCHEMAS["dead"],
+    "triage": StructType([*columns.SCHEMAS["dead"].fields, StructField("place", LongType())]),
 }
+READ = {table: StructType([*plain.fields, *_CAUSE]) for table, plain in PLAIN.items()}
 """What an executor reads of a store. `fingerprint` and `cause` are of the last error (groups.py)."""
 _TIMES = ("wait_ms", "between_ms", "run_ms", "total_ms")
 _ADDED = [StructField("archived_at", READ["log"]["finished_at"].dataType)]
