@@ -71,7 +71,7 @@ def archive(
     """Add what has finished, and what has died, since the last run. Run it as often as you like.
 
     `queues`: all by default. A queue with its dead letters. `late`: a transaction may stay open for
-    so many seconds after a handler's end. A run that is killed has added nothing; the next one does.
+    so many seconds after a handler's end. A run that is killed adds nothing, and the next one does.
     """
     seconds("late", late)
     whole("slices", slices, low=1, high=SLICES_MAX)

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from holdfast import groups
-from holdfast.spark import columns
+from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.spark import columns, sessions
 from holdfast.spark.lake.files import Lake, Manifest
 
 _CAUSE = [StructField("fingerprint", StringType()), StructField("cause", StringType())]
@@ -23,7 +24,7 @@ PLAIN = {
     "triage": StructType([*columns.SCHEMAS["dead"].fields, StructField("place", LongType())]),
 }
 READ = {table: StructType([*plain.fields, *_CAUSE]) for table, plain in PLAIN.items()}
-"""What an executor reads of a store. `fingerprint` and `cause` are of the last error (groups.py)."""
+"""What an executor reads of a store. `fingerprint` and `cause`: of the last error (groups.py)."""
 _TIMES = ("wait_ms", "between_ms", "run_ms", "total_ms")
 _ADDED = [StructField("archived_at", READ["log"]["finished_at"].dataType)]
 STORED = {
@@ -56,9 +57,7 @@ def with_causes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @lru_cache(maxsize=10_000)
-def _cause(
-    reason: str | None, code: str | None, handler: str | None, text: str
-) -> tuple[str, str]:
+def _cause(reason: str | None, code: str | None, handler: str | None, text: str) -> tuple[str, str]:
     error = groups.normalise(text)
     return groups.fingerprint(reason, code, handler, error), error
 
@@ -100,3 +99,14 @@ def read(spark: SparkSession, lake: Lake, state: Manifest, table: str) -> DataFr
         .option("basePath", lake.path(table))
         .parquet(*[lake.path(path) for path in paths])
     )
+
+
+def archived(lake: str, table: str = "log", spark: SparkSession | None = None) -> DataFrame:
+    """A table of an archive as a frame: "log" or "dead". What killed runs left is not in it."""
+    if table not in STORED:
+        raise InvalidArgument("table", f"{table!r}: {did_you_mean(table, STORED)}")
+    spark = spark or sessions.session()
+    place = Lake(spark, lake)
+    if not place.exists():
+        raise InvalidArgument("lake", f"{place.where} holds no archive: make one first")
+    return read(spark, place, place.state(), table)

@@ -2,9 +2,9 @@
 
 What was selected is first written down, with the new payloads: moving a message changes what the
 query would select, and Spark runs a task again when it likes. Then executors move it, each message
-in one atomic step, fenced by its place among the dead letters. Who comes again finds a message where
-it has gone: a message knows how often it was redriven. So whatever is killed, and however often it
-is run, each is moved once, and the receipt says so.
+in one atomic step, fenced by its place among the dead letters. Who comes again finds a message
+where it has gone: a message knows how often it was redriven. So whatever is killed, and however
+often it is run, each is moved once, and the receipt says so.
 """
 
 # pyright: basic
@@ -77,8 +77,9 @@ def triage(
     spark: SparkSession | None = None,
     slices: int = SLICES,
 ) -> DataFrame:
-    """The dead letters of a queue, with `fingerprint` and `cause` of their last error, and `parsed`:
-    the payload by `schema`, else as a variant. Where `parses` is false, `payload` or `body` is all.
+    """The dead letters of a queue, with `fingerprint` and `cause` of their last error, and their
+    payload `parsed`: by `schema`, else as a variant. Where `parses` is false, `payload` or `body`
+    has it as it is.
     """
     url = reached(hf)
     named(dlq)
@@ -113,8 +114,8 @@ def redrive(
     """Put back what was selected of a triage: it needs the columns `id`, `place` and `redriven`.
 
     `edit`: as in `hf.redrive`, or the name of a column with the new payload (a JSON document).
-    `receipt`: a folder of this redrive alone. Run again with it, it does what was left to do of what
-    was selected at first, and says the same of the rest. `rate`: messages a second, of all tasks.
+    `receipt`: a folder of this redrive alone. Run again with it, it does what was left to do of
+    what was selected at first, and says the same of the rest. `rate`: messages a second, in all.
     """
     url, dlq = _origin(frame, hf)
     column = edit if isinstance(edit, str) else None
@@ -146,7 +147,7 @@ def _origin(frame: DataFrame, hf: Holdfast | None) -> tuple[str, str]:
     known = _triages.get(frame.schema["place"].metadata.get(KNOWN, ""))
     if known is None:
         raise InvalidArgument("frame", "is not of hs.triage in this process: select from that")
-    return (known if hf is None else (reached(hf), known[1]))
+    return known if hf is None else (reached(hf), known[1])
 
 
 def _chosen(frame: DataFrame, place: Lake, column: str | None) -> DataFrame:
@@ -209,9 +210,7 @@ class _Mover:
         self._job = job
         self._at: Context = context(job.url, timeout=STORE_TIMEOUT_S)
         editor = pickling.load_plan(job.edit) if job.edit else None
-        self._plan: Plan = self._patiently(
-            lambda: planned(self._at, job.dlq, job.options, editor)
-        )
+        self._plan: Plan = self._patiently(lambda: planned(self._at, job.dlq, job.options, editor))
         self._rate = rate
         self._next = clock.monotonic()
         self.step = choosing.step(rate, BATCH)
@@ -280,9 +279,7 @@ class _Mover:
             letter, row["place"], plan.to, now, elsewhere=target, payload=payload
         )
 
-    def _look(
-        self, rows: list[dict[str, Any]], told: dict[str, tuple[str, str | None]]
-    ) -> None:
+    def _look(self, rows: list[dict[str, Any]], told: dict[str, tuple[str, str | None]]) -> None:
         """What did not move now: was it moved before, by a run that could not say so?"""
         if not rows:
             return
@@ -311,10 +308,7 @@ class _Mover:
 def _told(spark: SparkSession, place: Lake, plan: Plan) -> SparkRedriven:
     rows = spark.read.parquet(place.path("outcomes")).groupBy("outcome").count().collect()
     counts = Counter({row["outcome"]: row["count"] for row in rows})
+    redriven, missing, held, failed = (counts[name] for name in OUTCOMES)
     return SparkRedriven(
-        plan.dlq,
-        plan.to,
-        place.where,
-        *(counts[name] for name in OUTCOMES),
-        counts.total(),
+        plan.dlq, plan.to, place.where, redriven, missing, held, failed, counts.total()
     )

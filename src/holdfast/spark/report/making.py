@@ -124,7 +124,11 @@ def _ms(at: datetime | None) -> int | None:
 
 
 def _figures(
-    spark: SparkSession, lake: Lake, queues: Sequence[str] | None, since: int | None, until: int | None
+    spark: SparkSession,
+    lake: Lake,
+    queues: Sequence[str] | None,
+    since: int | None,
+    until: int | None,
 ) -> tuple[Figures, int]:
     if not lake.exists():
         raise InvalidArgument("lake", f"{lake.where} holds no archive: make one first")

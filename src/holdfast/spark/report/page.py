@@ -80,9 +80,9 @@ def page(title: str, figures: Any, facts: Row) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main>\n{body}\n"
-        f"<footer>Made by Holdfast on {svg.clock(facts['made_at'])} UTC from {facts['rows']:,} rows "
-        f"of {escape(facts['lake'])}. Percentiles are exact below 128 ms and within 0.8 % above."
-        "</footer>\n</main></body></html>\n"
+        f"<footer>Made by Holdfast on {svg.clock(facts['made_at'])} UTC "
+        f"from {facts['rows']:,} rows of {escape(facts['lake'])}. "
+        "Percentiles are exact below 128 ms and within 0.8 % above.</footer>\n</main></body></html>\n"
     )
 
 
@@ -140,8 +140,10 @@ def _throughput(figures: Any, span: tuple[int, int]) -> str:
     step_s = figures.step_ms / 1000
     shown, others = _foremost(figures.queues)
     series: list[Series] = []
-    for colour, queue in enumerate([*shown, *(["others"] if others else [])]):
-        names = others if queue == "others" and others else [queue]
+    lines = [(queue, [queue]) for queue in shown]
+    if others:
+        lines.append(("others", others))
+    for colour, (queue, names) in enumerate(lines):
         rows = [r for r in figures.tables["throughput"] if r["queue"] in names]
         by: dict[int, float] = {}
         for row in rows:
@@ -290,7 +292,9 @@ def _failures(tables: dict[str, list[Row]], span: tuple[int, int], step: int) ->
 
 def _storms(rows: list[Row]) -> str:
     if not rows:
-        return _section("Retry storms", "None: retries were spread as the jitter means them to.", "")
+        return _section(
+            "Retry storms", "None: retries were spread as the jitter means them to.", ""
+        )
     cells = [
         [
             escape(row["queue"]),
@@ -382,7 +386,7 @@ def _count(number: int) -> str:
 
 
 def _times_of(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}×"
+    return "" if value is None else f"{value:.2f}\u00d7"
 
 
 def _legend(items: Sequence[tuple[str, int]]) -> str:
@@ -414,4 +418,5 @@ def _table(
         "<tr>" + "".join(f"<td{kind(n)}>{cell}</td>" for n, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'

@@ -1,7 +1,7 @@
 """The one pass: each task makes small sums of its rows, and Spark adds the sums of all tasks.
 
-Sums have one shape for all subjects: `what` they are of, the queue, up to two texts, a step of time, a
-number; then how many there were, two sums, the least and the most.
+Sums have one shape for all subjects: `what` they are of, the queue, up to two texts, a step of
+time, a number; then how many there were, two sums, the least and the most.
 """
 
 # pyright: basic
@@ -257,7 +257,9 @@ class _Chunk:
         """By second: a retry that failed, when it did; one that ended it, when it was leased."""
         again = each.filter(pc.greater_equal(each.column("attempt"), 2))
         ended = failed.filter(
-            pc.and_(pc.greater_equal(failed.column("attempts"), 2), failed.column("leased").is_valid())
+            pc.and_(
+                pc.greater_equal(failed.column("attempts"), 2), failed.column("leased").is_valid()
+            )
         )
         queue = pa.chunked_array(
             [*again.column("queue").chunks, *ended.column("queue").chunks], pa.string()

@@ -77,7 +77,9 @@ def lines(
             path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in piece)
             if len(piece) == 1:
                 x, y = path.split(",")
-                body.append(f'<circle class="dot c{one.colour % COLOURS}" cx="{x}" cy="{y}" r="2.5"/>')
+                body.append(
+                    f'<circle class="dot c{one.colour % COLOURS}" cx="{x}" cy="{y}" r="2.5"/>'
+                )
             else:
                 body.append(f'<polyline class="line c{one.colour % COLOURS}" points="{path}"/>')
     return _svg(title, width, height, body)
@@ -116,9 +118,7 @@ def areas(
     return _svg(title, width, height, body)
 
 
-def bars(
-    rows: Sequence[tuple[str, Sequence[float], str]], title: str, *, width: int = 440
-) -> str:
+def bars(rows: Sequence[tuple[str, Sequence[float], str]], title: str, *, width: int = 440) -> str:
     """Lying bars: name, its parts beside each other, what is said at the end."""
     bar, gap, left, right = 18, 8, 150, 200 if width > 600 else 96
     height = len(rows) * (bar + gap) + 4
@@ -247,9 +247,7 @@ def _pieces(points: Points) -> list[list[tuple[int, float]]]:
     return [piece for piece in pieces if piece]
 
 
-def _runs(
-    rows: list[tuple[int, float, float]], step: int
-) -> list[list[tuple[int, float, float]]]:
+def _runs(rows: list[tuple[int, float, float]], step: int) -> list[list[tuple[int, float, float]]]:
     """Steps that follow each other."""
     runs: list[list[tuple[int, float, float]]] = []
     for row in rows:

@@ -43,8 +43,8 @@ SELECT (SELECT qid FROM q), count(*),
   CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM stored
 """
 
-# Index log_id: an id that the log holds stays as it is. The queue is locked as in ENQUEUE, and while
-# this runs nobody else restores it.
+# Index log_id: an id that the log holds stays as it is. The queue's row is locked, so that nobody
+# deletes it meanwhile, or restores the same.
 RESTORE = """
 WITH q AS (
   SELECT qid FROM holdfast.queue WHERE name = %(queue)s FOR UPDATE

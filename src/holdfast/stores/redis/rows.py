@@ -83,9 +83,7 @@ def write_body(m: Message, lane: int, timeout: int | None) -> bytes:
 def write_finished(row: Finished) -> tuple[str, tuple[int, str, bytes, str], bytes]:
     """Its id, what restore.lua takes of it, and its body."""
     m = row.message
-    first, leased = (
-        "-" if at is None else at for at in (row.first_leased_at, row.last_leased_at)
-    )
+    first, leased = ("-" if at is None else at for at in (row.first_leased_at, row.last_leased_at))
     tail = (
         f" {m.attempts} {m.available_at} {first} {leased} {row.status} ack - {row.consumer or ''}"
     )

@@ -92,7 +92,9 @@ def test_rows_of_a_log_are_restored_as_they_ended(hf: Holdfast, clock: ManualClo
     assert hf.store.trim("orders", keep=15, limit=100) == 25
 
 
-def test_a_log_goes_on_after_what_was_restored(queue: Queue, hf: Holdfast, clock: ManualClock) -> None:
+def test_a_log_goes_on_after_what_was_restored(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
     now = clock.now()
     hf.store.restore("orders", [finished(n, now) for n in range(3)], now)
     (sent,) = queue.enqueue_many([Outgoing("new")])
@@ -121,8 +123,6 @@ def test_dead_letters_that_were_discarded_are_restored_too(
     assert not list(hf.queue("orders").log())
 
 
-def test_nothing_is_restored_to_a_queue_that_is_not_there(
-    hf: Holdfast, clock: ManualClock
-) -> None:
+def test_nothing_is_restored_to_a_queue_that_is_not_there(hf: Holdfast, clock: ManualClock) -> None:
     with pytest.raises(QueueNotFound):
         hf.store.restore("orders", [finished(1, clock.now())], clock.now())
