@@ -261,7 +261,7 @@ def test_an_empty_lake_and_files_of_an_older_release(spark: SparkSession, tmp_pa
 def test_percentiles_of_buckets() -> None:
     import numpy as np
 
-    from holdfast.spark.report import histogram
+    from holdfast.spark.reports import histogram
 
     dice = Random(2)
     times = [*range(3000), *(int(dice.lognormvariate(9, 4)) for _ in range(3000)), 2**41]

@@ -101,7 +101,7 @@ def report(
     """
     app.log_to_stderr()
     with _session(app, master, "report") as (spark, tell):
-        from holdfast.spark.report.making import report as run
+        from holdfast.spark.reports.making import report as run
 
         hf = app.connect() if keep or app.url else None
         try:

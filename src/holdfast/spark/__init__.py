@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from holdfast.spark.lake.copying import copy
     from holdfast.spark.lake.tables import archived
     from holdfast.spark.lake.triage import outcomes, redrive, triage
-    from holdfast.spark.report.making import report
+    from holdfast.spark.monitoring import monitor
+    from holdfast.spark.reports.making import report
     from holdfast.spark.runner import Transform, run, transform
     from holdfast.spark.sessions import session
     from holdfast.spark.source import register
@@ -26,6 +27,7 @@ __all__ = [
     "archived",
     "copy",
     "forget",
+    "monitor",
     "outcomes",
     "redrive",
     "register",
@@ -43,10 +45,11 @@ _PARTS = {
     "archived": "lake.tables",
     "copy": "lake.copying",
     "forget": "lake.archive",
+    "monitor": "monitoring",
     "outcomes": "lake.triage",
     "redrive": "lake.triage",
     "register": "source",
-    "report": "report.making",
+    "report": "reports.making",
     "run": "runner",
     "session": "sessions",
     "transform": "runner",

@@ -3,8 +3,8 @@
 The source stands still meanwhile (it is paused), and so does the target. Each state of each queue
 is read by one task, in the order of its line, and written as it is read: messages keep their order,
 and a log only grows at its end. An id that the target holds already stays as it is, so that what
-was killed is run again. When all of it is there, both sides are counted and summed up; only then may
-the target be worked.
+was killed is run again. When all of it is there, both sides are counted and summed up; only then
+may the target be worked.
 """
 
 # pyright: basic

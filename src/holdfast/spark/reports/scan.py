@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from holdfast.lifecycle import ACK_TIMEOUT_CODE
 from holdfast.spark.lake import tables
-from holdfast.spark.report import histogram
+from holdfast.spark.reports import histogram
 
 pc: Any = compute  # made at run time: no checker knows its functions
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from holdfast.spark.report import svg
-from holdfast.spark.report.svg import Series
+from holdfast.spark.reports import svg
+from holdfast.spark.reports.svg import Series
 
 QUEUES_SHOWN = 6
 CAUSES_SHOWN = 20
@@ -82,7 +82,8 @@ def page(title: str, figures: Any, facts: Row) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main>\n{body}\n"
         f"<footer>Made by Holdfast on {svg.clock(facts['made_at'])} UTC "
         f"from {facts['rows']:,} rows of {escape(facts['lake'])}. "
-        "Percentiles are exact below 128 ms and within 0.8 % above.</footer>\n</main></body></html>\n"
+        "Percentiles are exact below 128 ms and within 0.8 % above.</footer>\n"
+        "</main></body></html>\n"
     )
 
 

@@ -26,9 +26,9 @@ from holdfast.spark.connections import logger
 from holdfast.spark.lake import tables
 from holdfast.spark.lake.archive import Progress
 from holdfast.spark.lake.files import Lake, chosen
-from holdfast.spark.report import scan
-from holdfast.spark.report.figures import SCHEMAS, Figures, figures, step_of
-from holdfast.spark.report.page import page
+from holdfast.spark.reports import scan
+from holdfast.spark.reports.figures import SCHEMAS, Figures, figures, step_of
+from holdfast.spark.reports.page import page
 
 REPORTS = "_reports"
 KIND, PAGE_KIND = "report", "report-page"

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from holdfast.groups import BUCKETS_MS
-from holdfast.spark.report import histogram
-from holdfast.spark.report.scan import MEASURES, STEPS_MAX
+from holdfast.spark.reports import histogram
+from holdfast.spark.reports.scan import MEASURES, STEPS_MAX
 
 KEYS = 15
 """Of each queue, the slowest and the noisiest."""
