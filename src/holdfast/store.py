@@ -347,6 +347,15 @@ class Store(Protocol):
         """Of each partition, by number; at a cost that does not grow with their messages."""
         ...
 
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        """Write rows of a log that finished elsewhere, as they ended there; how many were new.
+
+        In the order in which they finished, and none before what the log already holds: a store may
+        refuse that (StoreError). An id that the log holds stays as it is, so that a call may be
+        repeated. They count as done.
+        """
+        ...
+
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
     ) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 
 import msgspec
 
-from holdfast import batches, lifecycle, redrive, topic
+from holdfast import archives, batches, lifecycle, redrive, topic
 from holdfast.errors import QueueNotFound
 from holdfast.lifecycle import ms
 from holdfast.message import dlq_of, is_dlq
@@ -74,10 +74,11 @@ class Sweeper:
         swept = Swept()
         renewed = now
         swept += Swept(requeued=batches.sweep(self._at, now))
+        marks = archives.marks(archives.list_archives(self._at)) if trim else {}
         for spec in self._at.store.queues():
             swept += self._requeue(spec, now)
             if trim:
-                swept += self._trim(spec, now)
+                swept += self._trim(spec, now, marks.get(spec.name))
                 if self._at.clock.now() - renewed > LOCK_MS // 3:
                     renewed = self._at.clock.now()
                     self._at.store.claim(LOCK, self._at.owner, LOCK_MS, renewed)
@@ -112,23 +113,31 @@ class Sweeper:
         dlq = dlq_of(queue) if not is_dlq(queue) else ""
         return Swept(went[queue], went[dlq], went["the log"])
 
-    def _trim(self, spec: QueueSpec, now: int) -> Swept:
+    def _trim(self, spec: QueueSpec, now: int, mark: int | None) -> Swept:
+        """`mark`: an archive has what finished before; it waits for no other row to go."""
         policy, trimmed = self._at.complete(spec), 0
-        before = now - ms(policy.retention) if policy.retention else None
+        before = archives.cut(now - ms(policy.retention) if policy.retention else None, mark)
         keep = policy.retention_count or None
         for _ in range(TRIM_STEPS_MAX):
-            n = self._at.store.trim(spec.name, before=before, keep=keep, limit=TRIM_STEP)
+            limit = TRIM_STEP
+            if keep is not None and mark is not None:
+                limit = archives.spare(self._at, spec.name, mark, TRIM_STEP)
+            n = limit and self._at.store.trim(spec.name, before=before, keep=keep, limit=limit)
             trimmed += n
             if n < TRIM_STEP:
                 break
         return Swept(trimmed=trimmed)
 
     def _log_before(self, now: int) -> int | None:
-        """What finished before this is of no interest to any queue."""
-        kept = [self._at.complete(spec).retention for spec in self._at.store.queues()]
+        """What finished before this is of no interest to any queue, and in every archive."""
+        specs = self._at.store.queues()
+        kept = [self._at.complete(spec).retention for spec in specs]
         if not kept or not all(kept):
             return None
-        return now - ms(max(seconds or 0.0 for seconds in kept))
+        before = now - ms(max(seconds or 0.0 for seconds in kept))
+        marks = archives.marks(archives.list_archives(self._at))
+        waiting = [marks[spec.name] for spec in specs if spec.name in marks]
+        return archives.cut(before, min(waiting, default=None))
 
     def _events(self, swept: Swept, triggered_by: str) -> list[Event]:
         now = self._at.clock.now()

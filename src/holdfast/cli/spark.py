@@ -1,4 +1,4 @@
-"""`holdfast spark`: run handlers on Spark, and look after the queries that do."""
+"""`holdfast spark`: run handlers on Spark, and look after the queries that do; see lake.py too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import FailedPrecondition, Holdfast, InvalidArgument, batches
 from holdfast.batches import Query
-from holdfast.cli import show
+from holdfast.cli import lake, show
 from holdfast.cli.base import App, Group, confirm, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Column, ago, clean, count, number
@@ -57,7 +57,7 @@ QUIET = (
 
 @click.group("spark", cls=Group)
 def spark() -> None:
-    """Run handlers on Spark, and look after the queries that do."""
+    """Run handlers on Spark; archive, report, redrive and copy with it."""
 
 
 @spark.command("work")
@@ -151,6 +151,8 @@ def abandon(app: App, query_id: str, force: bool, yes: bool) -> None:
     return None
 
 
+for command in lake.COMMANDS:
+    spark.add_command(command)
 COMMANDS = [spark]
 
 

@@ -161,6 +161,7 @@ _OF_MESSAGE: dict[str, Callable[[Message], Any]] = {
     "redriven": lambda m: m.history.redriven,
 }
 _OF_ENTRY: dict[str, Callable[[Entry], Any]] = {
+    "place": lambda e: e.place,
     "owner": lambda e: e.lease.owner if e.lease else None,
     "leased_at": lambda e: _us(e.lease.leased_at) if e.lease else None,
     "deadline": lambda e: _us(e.lease.deadline) if e.lease else None,

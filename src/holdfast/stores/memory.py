@@ -295,6 +295,17 @@ class MemoryStore:
         done = _Done(finished, row.seq, move.token, move.verb)
         self._state.log[move.queue].setdefault(message.id, done)
 
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        with self._lock:
+            self._must_exist(queue)
+            log = self._state.log[queue]
+            new = [row for row in rows if row.message.id not in log]
+            for row in new:
+                if row.message.id not in log:
+                    self._state.done[queue] += 1
+                    log[row.message.id] = _Done(row, self._next_seq(), None, Verb.ACK)
+            return len({row.message.id for row in new})
+
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._lock:
             held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]

@@ -210,6 +210,19 @@ def write_log(doc: Doc, now: int, status: str, verb: str, wall_ms: int) -> Doc:
     return row
 
 
+def write_finished(row: Finished, home: int, q: int, now: int) -> Doc:
+    """One that finished elsewhere, as this log has it."""
+    doc = write_message(row.message, home, q, now)
+    if row.last_leased_at is not None:
+        doc["la"] = row.last_leased_at
+    if row.consumer is not None:
+        doc["ow"] = row.consumer
+    made = write_log(doc, row.finished_at, row.status, "ack", row.finished_at)
+    if row.result is not None:
+        made["rs"] = msgspec.json.encode(row.result)
+    return made
+
+
 def log_key(q: int, id: str) -> str:
     return f"{q}/{id}"
 

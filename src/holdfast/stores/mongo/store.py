@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import clock
 from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.message import Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
@@ -69,6 +69,7 @@ from holdfast.stores.mongo.rows import (
     number,
     read_lease,
     read_message,
+    write_finished,
     write_log,
     write_message,
 )
@@ -659,6 +660,26 @@ class MongoStore:
         ]
 
     # Upkeep
+
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        if not rows:
+            return 0
+        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
+
+        def write(
+            session: Session, known: dict[str, Known | None]
+        ) -> tuple[int, dict[int, Deltas]]:
+            found = there(queue, known[queue])
+            log = self._db.get(LOG, session)
+            docs = [write_finished(row, found.home, found.q, now) for row in unique]
+            held = log.find({"_id": {"$in": [d["_id"] for d in docs]}}, {"_id": 1}, session=session)
+            ids = {doc["_id"] for doc in held}
+            new = [doc for doc in docs if doc["_id"] not in ids]
+            failed = insert(log, new, session) if new else []
+            n = len(new) - len(failed)
+            return n, {found.q: Counter({DONE: n})}
+
+        return self._counting.run([queue], now, write)
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int

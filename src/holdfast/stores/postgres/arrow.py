@@ -23,6 +23,7 @@ _MESSAGE = (
     "id::text AS id, part, priority::int AS priority, key, type, content_type, headers, "
     "enqueued_at, available_at, attempts, ack_timeout, max_attempts, history, body"
 )
+_WAITING = f"{_MESSAGE}, place"
 _LEASE = "owner, leased_at, deadline"
 _LOG = "finished_at, status, leased_at, owner, result, first_leased_at"
 _WALK = """
@@ -63,13 +64,13 @@ def view_statement(view: View, qid: int, now: int, walk: int, after: str | None)
     k1, k2 = read_cursor(after)
     l1, l2 = (_FAR, _FAR) if view.to is None else read_cursor(view.to)
     is_log = view.state is State.LOG
-    columns = {State.LOG: f"{_MESSAGE}, {_LOG}", State.LEASED: f"{_MESSAGE}, {_LEASE}"}
+    columns = {State.LOG: f"{_MESSAGE}, {_LOG}", State.LEASED: f"{_WAITING}, {_LEASE}"}
     return _WALK.format(
         first=first,
         second=second,
         where=where.format(due=f"(available_at <= {int(now)})"),
         table="log" if is_log else "message",
-        columns=columns.get(view.state, _MESSAGE),
+        columns=columns.get(view.state, _WAITING),
         qid=qid,
         k1=k1,
         k2=k2,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from holdfast.message import Lease, Message
+from holdfast.message import Finished, Lease, Message
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
 from holdfast.stores import rows
@@ -39,9 +39,24 @@ def write_messages(messages: Sequence[Message], now: int) -> dict[str, Any]:
         "backoffs": arrays.texts(
             [None if m.backoff is None else encode_json(m.backoff.to_dict()) for m in messages]
         ),
+        "first_leased_ats": arrays.ints([m.first_leased_at for m in messages]),
         "histories": arrays.texts([write_history(m.history) for m in messages]),
         "bodies": arrays.blobs([m.body for m in messages]),
         "now": now,
+    }
+
+
+def write_finished(rows: Sequence[Finished], now: int) -> dict[str, Any]:
+    """The columns of rows of a log, as RESTORE binds them."""
+    return {
+        **write_messages([row.message for row in rows], now),
+        "finished_ats": arrays.ints([row.finished_at for row in rows]),
+        "statuses": arrays.texts([row.status for row in rows]),
+        "leased_ats": arrays.ints([row.last_leased_at for row in rows]),
+        "owners": arrays.texts([row.consumer for row in rows]),
+        "results": arrays.blobs(
+            [None if row.result is None else encode_json(row.result).encode() for row in rows]
+        ),
     }
 
 

@@ -17,20 +17,20 @@ WITH q AS (
   FROM q CROSS JOIN unnest(
     %(ids)s, %(parts)s, %(priorities)s, %(keys)s, %(types)s, %(content_types)s, %(headers)s,
     %(enqueued_ats)s, %(available_ats)s, %(attempts)s, %(ack_timeouts)s, %(max_attempts)s,
-    %(backoffs)s, %(histories)s, %(bodies)s
+    %(backoffs)s, %(histories)s, %(first_leased_ats)s, %(bodies)s
   ) WITH ORDINALITY AS s (id, part, priority, key, type, content_type, headers, enqueued_at,
-    available_at, attempts, ack_timeout, max_attempts, backoff, history, body, n)
+    available_at, attempts, ack_timeout, max_attempts, backoff, history, first_leased_at, body, n)
   ORDER BY n
 ), stored AS (
   INSERT INTO holdfast.message (seq, place, home, qid, split, state, rank, part, id, priority, key,
     type, content_type, headers, enqueued_at, available_at, attempts, ack_timeout, max_attempts,
-    backoff, history, body)
+    backoff, history, first_leased_at, body)
   SELECT seq, seq, qid / 2, qid, split,
     CASE WHEN coalesce(available_at, %(now)s) <= %(now)s THEN 0 ELSE 1 END,
     CASE WHEN qid %% 2 = 1 THEN 9 ELSE 9 - coalesce(priority, 0) END,
     coalesce(part, 0), id, coalesce(priority, 0), key, type, content_type, headers,
     coalesce(enqueued_at, %(now)s), coalesce(available_at, %(now)s), coalesce(attempts, 0),
-    ack_timeout, max_attempts, backoff, history, body
+    ack_timeout, max_attempts, backoff, history, first_leased_at, body
   FROM numbered ORDER BY id, n
   ON CONFLICT DO NOTHING
   RETURNING id, qid, part, state
@@ -41,6 +41,40 @@ WITH q AS (
 )
 SELECT (SELECT qid FROM q), count(*),
   CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM stored
+"""
+
+# Index log_id: an id that the log holds stays as it is. The queue's row is locked, so that nobody
+# deletes it meanwhile, or restores the same.
+RESTORE = """
+WITH q AS (
+  SELECT qid FROM holdfast.queue WHERE name = %(queue)s FOR UPDATE
+), gone AS (
+  SELECT nextval('holdfast.seq') AS seq, q.qid, s.*
+  FROM q CROSS JOIN unnest(
+    %(ids)s, %(parts)s, %(priorities)s, %(keys)s, %(types)s, %(content_types)s, %(headers)s,
+    %(enqueued_ats)s, %(available_ats)s, %(attempts)s, %(ack_timeouts)s, %(max_attempts)s,
+    %(backoffs)s, %(histories)s, %(first_leased_ats)s, %(bodies)s,
+    %(finished_ats)s, %(statuses)s, %(leased_ats)s, %(owners)s, %(results)s
+  ) WITH ORDINALITY AS s (id, part, priority, key, type, content_type, headers, enqueued_at,
+    available_at, attempts, ack_timeout, max_attempts, backoff, history, first_leased_at, body,
+    finished_at, status, leased_at, owner, result, n)
+  ORDER BY n
+), logged AS (
+  INSERT INTO holdfast.log (seq, qid, part, id, priority, key, type, content_type, headers,
+    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, history,
+    first_leased_at, body, finished_at, status, leased_at, owner, result, verb)
+  SELECT seq, qid, coalesce(part, 0), id, coalesce(priority, 0), key, type, content_type, headers,
+    coalesce(enqueued_at, %(now)s), coalesce(available_at, %(now)s), coalesce(attempts, 0),
+    ack_timeout, max_attempts, backoff, history, first_leased_at, body, finished_at, status,
+    leased_at, owner, result, 'ack'
+  FROM gone WHERE (
+    SELECT 1 FROM holdfast.log l WHERE l.id = gone.id AND l.qid + 0 = gone.qid LIMIT 1) IS NULL
+  RETURNING qid, part, finished_at / %(day_ms)s AS day
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, day, done, logged)
+  SELECT qid, part, day, count(*), count(*) FROM logged GROUP BY qid, part, day
+)
+SELECT (SELECT qid FROM q), (SELECT count(*) FROM logged)
 """
 
 # The hopeful way, tried first: new ids are not held. If one is, the statement fails as a whole. To

@@ -26,7 +26,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of, is_dlq
+from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
     Claim,
@@ -61,6 +61,7 @@ from holdfast.stores.postgres.rows import (
     read_lease,
     take_lease,
     token_base,
+    write_finished,
     write_messages,
 )
 from holdfast.stores.postgres.settle import DAY_MS, DELAYED, READY, Counts
@@ -99,6 +100,7 @@ from holdfast.stores.postgres.statements import (
     PURGE,
     PUT_QUEUE,
     READY_IN,
+    RESTORE,
     SPEC,
     SPLIT,
     SPLIT_NEW,
@@ -575,6 +577,16 @@ class PostgresStore:
             n = due[qid, part]
             depths.append(Depth(part, ready + n, delayed - n, leased, oldest.get(part)))
         return depths
+
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        if not rows:
+            return 0
+        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
+        bind = {**write_finished(unique, now), "queue": queue, "day_ms": DAY_MS}
+        qid, new = self._run(RESTORE, bind)[0]
+        if qid is None:
+            raise QueueNotFound(f"no queue {queue!r}")
+        return new
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int

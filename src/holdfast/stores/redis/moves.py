@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,8 @@ SEQ, REST = 15, 51
 
 Row = tuple[str, str, bytes]
 """A message as enqueue.lua takes it: its id, where it goes, its body."""
+
+R = TypeVar("R", bound=tuple[str, Any, bytes])
 
 ANSWERS = {b"a": Settled.APPLIED, b"r": Settled.ALREADY, b"s": Settled.STALE}
 _TARGETS = {Target.WAITING: "W", Target.LEASED: "L", Target.DONE: "D"}
@@ -116,9 +118,9 @@ def lanes_of(moves: Sequence[Transition], home: Home) -> list[str]:
     return sorted({_lane_in(rest) for rest in {cast(str, move.token)[REST:] for move in moves}})
 
 
-def chunks(written: Sequence[Row]) -> Iterator[list[Row]]:
+def chunks(written: Sequence[R]) -> Iterator[list[R]]:
     """Those of one id that follow each other stay together."""
-    chunk: list[Row] = []
+    chunk: list[R] = []
     size = 0
     for each in written:
         full = len(chunk) >= CHUNK or size + len(each[2]) > CHUNK_BYTES

@@ -80,6 +80,18 @@ def write_body(m: Message, lane: int, timeout: int | None) -> bytes:
     )  # fmt: skip
 
 
+def write_finished(row: Finished) -> tuple[str, tuple[int, str, bytes, str], bytes]:
+    """Its id, what restore.lua takes of it, and its body."""
+    m = row.message
+    first, leased = ("-" if at is None else at for at in (row.first_leased_at, row.last_leased_at))
+    tail = (
+        f" {m.attempts} {m.available_at} {first} {leased} {row.status} ack - {row.consumer or ''}"
+    )
+    result = b"" if row.result is None else b"=" + msgspec.json.encode(row.result)
+    rest = (row.finished_at, tail, result, write_history(m.history) or "")
+    return m.id, rest, write_body(m, 0 if is_dlq(m.queue) else m.priority, own_timeout(m))
+
+
 def read_message(
     blob: bytes,
     id: str,

@@ -22,7 +22,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
 )
-from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of
+from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of
 from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
@@ -70,6 +70,7 @@ from holdfast.stores.redis.rows import (
     read_waiting,
     read_where,
     take_lease,
+    write_finished,
     write_message,
 )
 from holdfast.stores.redis.url import Where, where
@@ -89,6 +90,7 @@ READ = load("read")
 COUNT = load("count")
 QUEUES = load("queues")
 DROP = load("drop")
+RESTORE = load("restore")
 TRIM = load("trim")
 CUTS = load("cuts")
 CONSUMERS = load("consumers")
@@ -615,6 +617,25 @@ class RedisStore:
             Depth(part, ready, delayed, leased, int(oldest) if oldest else None)
             for part, (ready, delayed, leased, oldest) in enumerate(rows)
         ]
+
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        """Each chunk whole or not at all; what broke off may be repeated."""
+        flag, new = flag_of(queue), 0
+        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
+        for chunk in chunks([write_finished(row) for row in unique]):
+            args = [flag, *chain.from_iterable((id, *rest, body) for id, rest, body in chunk)]
+            answer = self._on(
+                queue,
+                RESTORE,
+                lambda home: [home.key(kind) for kind in ("c", "log" + flag, "li" + flag)],
+                lambda _: args,  # noqa: B023 (called at once)
+            )
+            if answer[0] == b"late":
+                raise StoreError(
+                    f"{queue}: its log goes up to {answer[1].decode()}, and takes nothing older"
+                )
+            new += answer[1]
+        return new
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int

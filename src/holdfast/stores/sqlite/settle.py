@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.message import Finished
 from holdfast.payload import JSON
 from holdfast.store import Settled, Target, Transition, Verb
-from holdfast.stores.rows import write_history
+from holdfast.stores.rows import encode_json, write_history
+from holdfast.stores.sqlite.rows import write_message
 
 SEQ_MAX = 2**62
 READY, DELAYED, LEASED, DONE, LOGGED = range(5)
@@ -49,6 +51,14 @@ FINISH_ALIKE = (
     .replace("lease, ?, ?, body", "lease, ?, NULL, body")
     .replace("seq = ?", "seq IN (SELECT value FROM json_each(?))")
 )
+# A row that finished elsewhere; index holdfast_log_id keeps the one that is there.
+RESTORE = """
+INSERT OR IGNORE INTO holdfast_log
+  (seq, qid, finished_at, status, leased_at, owner, verb, result,
+   part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
+   ack_timeout, max_attempts, backoff, history, first_leased_at, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 FORGET = "DELETE FROM holdfast_message WHERE seq IN (SELECT value FROM json_each(?))"
 EXTEND = "UPDATE holdfast_message SET deadline = ? WHERE seq = ?"
 PUT_BACK = """
@@ -101,6 +111,21 @@ def settle(db: sqlite3.Cursor, moves: Sequence[Transition], now: int) -> list[Se
     batch.counts.write(db)
     _let_go(db, batch.let_go)
     return batch.answers
+
+
+def restore(db: sqlite3.Cursor, qid: int, rows: Sequence[Finished]) -> int:
+    first = next_number(db, "seq", len(rows)) - len(rows) + 1
+    counts, new = Counts(), 0
+    for seq, row in enumerate(rows, first):
+        result = None if row.result is None else encode_json(row.result).encode()
+        ended = (row.finished_at, row.status, row.last_leased_at, row.consumer, Verb.ACK.value)
+        columns = write_message(row.message)
+        if db.execute(RESTORE, (seq, qid, *ended, result, *columns)).rowcount:
+            new += 1
+            counts.add(qid, row.message.partition, DONE)
+            counts.add(qid, row.message.partition, LOGGED)
+    counts.write(db)
+    return new
 
 
 def finish(

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast import clock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
-from holdfast.message import DLQ_SUFFIX, Lease, Message, Status, home_of, is_dlq
+from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
@@ -355,6 +355,12 @@ class SQLiteStore:
     def depths(self, queue: str, now: int) -> list[Depth]:
         with self._db.snapshot() as db:
             return _depths(db, queue, now)
+
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        if not rows:
+            return 0
+        with self._writing(quiet=True) as db:
+            return settle.restore(db, _must_exist(db, queue), rows)
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int

@@ -1,0 +1,327 @@
+"""A queue from one store to another: with its delayed, its dead and its logged messages.
+
+The source stands still meanwhile (it is paused), and so does the target. Each state of each queue
+is read by one task, in the order of its line, and written as it is read: messages keep their order,
+and a log only grows at its end. An id that the target holds already stays as it is, so that what
+was killed is run again. When all of it is there, both sides are counted and summed up; only then
+may the target be worked.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from holdfast import archives
+from holdfast.app import Holdfast, connect
+from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound
+from holdfast.message import dlq_of
+from holdfast.queue import Context
+from holdfast.spark import sessions
+from holdfast.spark.connections import context, patiently
+from holdfast.spark.lake.archive import Progress, identity, named, reached
+from holdfast.spark.options import STORE_TIMEOUT_S
+from holdfast.store import Entry, QueueSpec, State, View
+
+KIND = "copy"
+PAGE = 500
+STATES = (State.READY, State.DELAYED, State.LOG)
+_64 = 1 << 64
+
+
+class NotEqual(FailedPrecondition):
+    """What arrived is not what was sent: the target stays paused, the source as it is."""
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """What a queue holds in one state: how much, and a sum over all of it, in any order."""
+
+    queue: str
+    state: str
+    count: int = 0
+    checksum: int = 0
+    error: str = ""
+
+
+class Copied(msgspec.Struct, frozen=True):
+    source: str
+    target: str
+    queues: list[str]
+    sums: list[Sum]
+    """Of each queue and state, the same on both sides."""
+    moved: bool
+    """The source is gone; else it is there, and paused."""
+
+    def count(self, state: State, *, dead: bool = False) -> int:
+        wanted = [s for s in self.sums if s.state == state and s.queue.endswith(".dlq") == dead]
+        return sum(one.count for one in wanted)
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """In the target, while a copy is not finished: whose it is, and how it was worked before."""
+
+    source: str
+    paused: bool
+    at: int
+
+
+class _Task(msgspec.Struct, frozen=True):
+    source: str
+    target: str
+    queue: str
+    state: State
+    now: int
+    """The same for all: what is due then is ready on both sides."""
+
+
+def copy(
+    source: Holdfast | str,
+    target: Holdfast | str,
+    queues: Sequence[str] | None = None,
+    *,
+    move: bool = False,
+    spark: SparkSession | None = None,
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy queues with all they hold; all of them, or those that are named.
+
+    The source is left as it is, but paused; `move` deletes it when what arrived is equal. Run it
+    again if it was killed. Leases must have ended: stop the workers first.
+    """
+    if not isinstance(move, bool):
+        raise InvalidArgument("move", f"must be true or false, not {move!r}")
+    here, there = _opened("source", source), _opened("target", target)
+    try:
+        urls = reached(here), reached(there)
+        if identity(urls[0]) == identity(urls[1]):
+            raise InvalidArgument("target", "is the source itself")
+        spark = spark or sessions.session()
+        job = _Copy(spark, here.context, there.context, urls)
+        return job.go(named(here.context, queues), move, progress or (lambda _: None))
+    finally:
+        for hf, given in ((here, source), (there, target)):
+            if hf is not given:
+                hf.close()
+
+
+def _opened(field: str, given: Any) -> Holdfast:
+    if isinstance(given, Holdfast):
+        return given
+    if not isinstance(given, str) or not given:
+        raise InvalidArgument(field, f"must be a connection or a URL, not {given!r}")
+    return connect(given)
+
+
+class _Copy:
+    def __init__(
+        self, spark: SparkSession, source: Context, target: Context, urls: tuple[str, str]
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._target = target
+        self._urls = urls
+        self._name = f"copy of {identity(urls[0])}"
+
+    def go(self, homes: list[str], move: bool, tell: Progress) -> Copied:
+        names = [name for home in homes for name in (home, dlq_of(home))]
+        tell("pausing")
+        were_paused = {home: self._prepare(home) for home in homes}
+        for at in (self._source, self._target):  # retention waits for the verdict
+            for name in names:
+                archives.note(at, name, self._name, 0)
+        now = self._source.clock.now()
+        tasks = [_Task(*self._urls, name, state, now) for name in names for state in STATES]
+        tell(f"copying {len(names)} queues")
+        _whole(self._run(tasks, _carry))
+        tell("comparing")
+        sent = self._summed(tasks, 0)
+        arrived = self._summed(tasks, 1)
+        self._compare(sent, arrived)
+        for at in (self._source, self._target):
+            archives.give_up(at, self._name, names)
+        self._release(were_paused)
+        if move:
+            self._source.store.delete_queues(names, only_empty=False)
+        return Copied(identity(self._urls[0]), identity(self._urls[1]), homes, sent, move)
+
+    def _prepare(self, home: str) -> bool:
+        """Both sides stand still, and the target is this copy's; whether the source did before."""
+        noted = self._target.store.records(KIND, prefix=home, limit=100)
+        mine = next((_note(r.value) for r in noted if r.name == home), None)
+        there = self._target.store.get_queue(home)
+        if there is not None and (mine is None or mine.source != self._name):
+            raise FailedPrecondition(
+                f"{home!r} is in the target already, and no copy of this source: delete it first"
+            )
+        paused = self._pause(home, mine)
+        if mine is None:
+            now = self._target.clock.now()
+            value = msgspec.json.encode(_Note(self._name, paused, now))
+            self._target.store.put_record(KIND, home, value, 0, now)
+        if there is None:
+            self._make(home)
+        return paused
+
+    def _pause(self, home: str, mine: _Note | None) -> bool:
+        """Nothing may be leased. Who had paused it before is asked nothing again."""
+        spec = _must(self._source, home)
+        if not spec.paused:
+            self._put(self._source, [replace(spec, paused=True)])
+        stats = self._source.store.stats([home, dlq_of(home)], self._source.clock.now())
+        leased = sum(one.leased for one in stats)
+        if leased:
+            if not spec.paused:
+                self._put(self._source, [replace(_must(self._source, home), paused=False)])
+            raise FailedPrecondition(
+                f"{home}: {leased} messages are leased: stop who works them, then copy"
+            )
+        return spec.paused if mine is None else mine.paused
+
+    def _make(self, home: str) -> None:
+        """With the same partitions and the same rules, and paused."""
+        specs = [_must(self._source, name) for name in (home, dlq_of(home))]
+        fresh = [replace(spec, revision=0, paused=True) for spec in specs]
+        self._put(self._target, fresh)
+
+    def _put(self, at: Context, specs: list[QueueSpec]) -> None:
+        if not at.store.put_queues(specs):
+            raise FailedPrecondition(f"{specs[0].name} was changed meanwhile: try again")
+
+    def _release(self, were_paused: dict[str, bool]) -> None:
+        """The target is as the source was."""
+        for home, paused in were_paused.items():
+            specs = [_must(self._target, name) for name in (home, dlq_of(home))]
+            dead = self._source.store.get_queue(dlq_of(home))
+            flags = (paused, dead.paused if dead else False)
+            self._put(
+                self._target,
+                [replace(s, paused=flag) for s, flag in zip(specs, flags, strict=True)],
+            )
+            self._target.store.put_record(KIND, home, None, None, self._target.clock.now())
+
+    def _run(self, tasks: list[_Task], act: Callable[[_Task], Sum]) -> list[Sum]:
+        rows = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(act).collect()
+        return list(rows)
+
+    def _summed(self, tasks: list[_Task], side: int) -> list[Sum]:
+        """By pieces, in parallel; added up here."""
+        at = (self._source, self._target)[side]
+        pieces: list[tuple[_Task, int, str | None, str | None]] = []
+        for task in tasks:
+            view = View(task.queue, task.state)
+            cuts = at.store.split(view, 4, task.now)
+            for after, to in zip([None, *cuts], [*cuts, None], strict=True):
+                pieces.append((task, side, after, to))
+        context_of = self._spark.sparkContext
+        found = context_of.parallelize(pieces, len(pieces)).map(_sum_of).collect()
+        total = {(t.queue, t.state): Sum(t.queue, t.state) for t in tasks}
+        for one in _whole(found):
+            key = (one.queue, State(one.state))
+            so_far = total[key]
+            total[key] = replace(
+                so_far,
+                count=so_far.count + one.count,
+                checksum=(so_far.checksum + one.checksum) % _64,
+            )
+        return list(total.values())
+
+    def _compare(self, sent: list[Sum], arrived: list[Sum]) -> None:
+        wrong = [
+            f"{a.queue} {a.state}: {a.count} sent, {b.count} arrived"
+            + ("" if a.count != b.count else ", with other contents")
+            for a, b in zip(sent, arrived, strict=True)
+            if a != b
+        ]
+        if wrong:
+            raise NotEqual("; ".join(wrong))
+
+
+_note = msgspec.json.Decoder(_Note).decode
+
+
+def _must(at: Context, name: str) -> QueueSpec:
+    spec = at.store.get_queue(name)
+    if spec is None:
+        raise QueueNotFound(f"no queue {name!r}: it vanished meanwhile")
+    return spec
+
+
+def _whole(sums: list[Sum]) -> list[Sum]:
+    for one in sums:
+        if one.error:
+            raise QueueNotFound(one.error)
+    return sums
+
+
+# On executors
+
+
+def _carry(task: _Task) -> Sum:
+    """One state of one queue, page by page, in its order."""
+    source = context(task.source, timeout=STORE_TIMEOUT_S)
+    target = context(task.target, timeout=STORE_TIMEOUT_S)
+    count = 0
+    try:
+        for entries in _pages(source, View(task.queue, task.state), None, task.now):
+            patiently(
+                lambda entries=entries: _put(target, task, entries), "copying", STORE_TIMEOUT_S
+            )
+            count += len(entries)
+    except QueueNotFound as error:
+        return Sum(task.queue, task.state, error=str(error))
+    return Sum(task.queue, task.state, count)
+
+
+def _put(target: Context, task: _Task, entries: list[Entry]) -> None:
+    if task.state is State.LOG:
+        rows = [entry.finished for entry in entries if entry.finished is not None]
+        target.store.restore(task.queue, rows, task.now)
+    else:
+        target.store.enqueue([entry.message for entry in entries], task.now)
+
+
+def _pages(at: Context, view: View, after: str | None, now: int) -> Iterator[list[Entry]]:
+    while True:
+        page = patiently(
+            lambda after=after: at.store.browse(view, after, PAGE, now), "reading", STORE_TIMEOUT_S
+        )
+        if page.entries:
+            yield page.entries
+        after = page.after
+        if after is None:
+            return
+
+
+def _sum_of(piece: tuple[_Task, int, str | None, str | None]) -> Sum:
+    task, side, after, to = piece
+    at = context((task.source, task.target)[side], timeout=STORE_TIMEOUT_S)
+    count = checksum = 0
+    try:
+        for entries in _pages(at, View(task.queue, task.state, to=to), after, task.now):
+            count += len(entries)
+            checksum += sum(map(_digest, entries))
+    except QueueNotFound as error:
+        return Sum(task.queue, task.state, error=str(error))
+    return Sum(task.queue, task.state, count, checksum % _64)
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _digest(entry: Entry) -> int:
+    """Of all that a store keeps of a message, but for its place in line, which is the store's."""
+    message, end = entry.message, entry.finished
+    backoff = None if message.backoff is None else message.backoff.to_dict()
+    said = (
+        replace(message, body=b"", backoff=None, duplicate=False),
+        backoff,
+        None if end is None else replace(end, message=None),  # pyright: ignore
+    )
+    return int.from_bytes(blake2b(_encode(said) + b"\0" + message.body, digest_size=8).digest())

@@ -1,0 +1,314 @@
+"""The one pass: each task makes small sums of its rows, and Spark adds the sums of all tasks.
+
+Sums have one shape for all subjects: `what` they are of, the queue, up to two texts, a step of
+time, a number; then how many there were, two sums, the least and the most.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as compute
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from holdfast.lifecycle import ACK_TIMEOUT_CODE
+from holdfast.spark.lake import tables
+from holdfast.spark.reports import histogram
+
+pc: Any = compute  # made at run time: no checker knows its functions
+
+CHUNK = 400_000
+"""Rows that a task looks at together."""
+KEYS_MAX = 20_000
+"""Keys of a chunk that are carried on: with more than that, those that are met most and slowest."""
+TEXT_MAX = 300
+MEASURES = ("wait", "between", "run", "total")
+STEPS_MAX = 240
+SUMS = (
+    "what string, queue string, a string, b string, t long, k long, "
+    "n long, s long, r long, lo long, hi long"
+)
+_SCHEMA = pa.schema(
+    [pa.field(name, pa.string()) for name in ("what", "queue", "a", "b")]
+    + [pa.field(name, pa.int64()) for name in ("t", "k", "n", "s", "r", "lo", "hi")]
+)
+_BY = ("what", "queue", "a", "b", "t", "k")
+
+
+def narrow(log: DataFrame, dead: DataFrame) -> DataFrame:
+    """Only what is looked at; dead letters in the shape of the log, with no times of their own."""
+    errors = F.expr(
+        "if(size(errors) = 0, null, transform(errors, e -> struct(unix_millis(e.at) AS at, "
+        "e.attempt AS attempt, e.code AS code, e.consumer AS consumer)))"
+    )
+    same = [F.col("attempts").cast("int").alias("attempts"), "fingerprint", "cause", errors]
+    none = F.lit(None).cast("long")
+    logged = log.select(
+        "queue",
+        F.unix_millis("finished_at").alias("at"),
+        *(f"{name}_ms" for name in MEASURES),
+        (F.col("status") == "COMPLETED").alias("ok"),
+        F.lit(False).alias("dead"),
+        F.unix_millis("last_leased_at").alias("leased"),
+        "key",
+        "consumer",
+        *same[:-1],
+        errors.alias("errors"),
+    )
+    died = dead.select(
+        F.coalesce("source", F.regexp_replace("queue", r"\.dlq$", "")).alias("queue"),
+        F.unix_millis(tables.died()).alias("at"),
+        *(none.alias(f"{name}_ms") for name in MEASURES),
+        F.lit(False).alias("ok"),
+        F.lit(True).alias("dead"),
+        none.alias("leased"),
+        "key",
+        F.lit(None).cast("string").alias("consumer"),
+        *same[:-1],
+        errors.alias("errors"),
+    )
+    return logged.unionAll(died)
+
+
+def sums(frame: DataFrame, start: int, step_ms: int) -> DataFrame:
+    """All the sums of all rows, from one read of them."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in _chunks(batches):
+            yield from _Chunk(table, start, step_ms).sums()
+
+    found = frame.mapInArrow(task, SUMS)
+    return found.groupBy(*_BY).agg(
+        F.sum("n").alias("n"),
+        F.sum("s").alias("s"),
+        F.sum("r").alias("r"),
+        F.min("lo").alias("lo"),
+        F.max("hi").alias("hi"),
+    )
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK:
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+class _Chunk:
+    def __init__(self, table: pa.Table, start: int, step_ms: int) -> None:
+        self._table = table
+        self._start = start
+        self._step = step_ms
+        codes = table.column("queue").combine_chunks().dictionary_encode()
+        self._names = codes.dictionary.to_pylist()
+        self._queue = codes.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        self._dead = _numbers(table, "dead").astype(bool)
+        self._attempts = _numbers(table, "attempts")
+        self._t = self._steps(_numbers(table, "at"))
+        self._steps_n = int(self._t.max()) + 1
+        self._slot = self._queue * self._steps_n + self._t
+
+    def sums(self) -> Iterator[pa.RecordBatch]:
+        logged = ~self._dead
+        yield self._rates("done", logged)
+        yield self._rates("dead", self._dead)
+        for name in MEASURES:
+            yield self._histogram(name, logged)
+        yield self._keys(logged)
+        yield from self._failures()
+
+    def _steps(self, times: Any) -> Any:
+        return np.clip((times - self._start) // self._step, 0, None)
+
+    def _rates(self, what: str, mask: Any) -> pa.RecordBatch:
+        """By queue and step: how many, with how many deliveries; and what ended with errors."""
+        slots, size = self._slot[mask], len(self._names) * self._steps_n
+        n = np.bincount(slots, minlength=size)
+        deliveries = np.bincount(slots, weights=self._attempts[mask], minlength=size)
+        bad = ~_numbers(self._table, "ok")[mask].astype(bool)
+        errors = np.bincount(slots[bad], minlength=size)
+        there = np.flatnonzero(n)
+        return self._made(what, there, n=n[there], s=deliveries[there], r=errors[there])
+
+    def _histogram(self, measure: str, mask: Any) -> pa.RecordBatch:
+        column = self._table.column(f"{measure}_ms").combine_chunks()
+        known = mask & column.is_valid().to_numpy(zero_copy_only=False)
+        times = column.fill_null(0).to_numpy(zero_copy_only=False)[known]
+        wide = self._slot[known] * histogram.BUCKETS + histogram.buckets(times)
+        at, where, n = np.unique(wide, return_inverse=True, return_counts=True)
+        total = np.bincount(where, weights=times, minlength=len(at))
+        most = np.zeros(len(at), np.int64)
+        np.maximum.at(most, where, times)
+        slots, bucket = at // histogram.BUCKETS, at % histogram.BUCKETS
+        return self._made("time", slots, a=measure, k=bucket, n=n, s=total, hi=most)
+
+    def _keys(self, mask: Any) -> pa.RecordBatch:
+        """By key: how many, how long in handlers, how many deliveries too many."""
+        table = self._table.select(["queue", "key", "run_ms"]).append_column(
+            "again", pa.array(np.maximum(self._attempts - 1, 0))
+        )
+        table = table.filter(pa.array(mask)).filter(pc.field("key").is_valid())
+        found = table.group_by(["queue", "key"], use_threads=False).aggregate(
+            [([], "count_all"), ("run_ms", "sum"), ("again", "sum"), ("run_ms", "max")]
+        )
+        if found.num_rows > KEYS_MAX:
+            found = _foremost(found)
+        return _batch(
+            "key",
+            found.num_rows,
+            queue=found.column("queue"),
+            a=found.column("key"),
+            n=found.column("count_all"),
+            s=found.column("run_ms_sum"),
+            r=found.column("again_sum"),
+            hi=found.column("run_ms_max"),
+        )
+
+    def _failures(self) -> Iterator[pa.RecordBatch]:
+        """What failed on the way, and who had it in hand. Few rows have errors."""
+        yield from self._consumers_of_done()
+        table = self._table
+        failed = table.filter(table.column("errors").is_valid())
+        if not failed.num_rows:
+            return
+        yield from self._causes(failed)
+        errors = failed.column("errors").combine_chunks()
+        parents = pc.list_parent_indices(errors)
+        flat = errors.flatten()
+        each = pa.table(
+            {
+                "queue": failed.column("queue").take(parents),
+                "at": flat.field("at"),
+                "attempt": flat.field("attempt"),
+                "code": flat.field("code"),
+                "consumer": flat.field("consumer"),
+            }
+        )
+        yield self._retries(each, failed)
+        late = pc.equal(each.column("code"), ACK_TIMEOUT_CODE).cast(pa.int64())
+        table = each.append_column("late", late)
+        found = table.group_by(["queue", "consumer"], use_threads=False).aggregate(
+            [([], "count_all"), ("late", "sum")]
+        )
+        yield _batch(
+            "consumer",
+            found.num_rows,
+            queue=found.column("queue"),
+            a=found.column("consumer"),
+            n=found.column("count_all"),
+            s=found.column("late_sum"),
+            r=found.column("count_all"),
+        )
+
+    def _consumers_of_done(self) -> Iterator[pa.RecordBatch]:
+        table = self._table.select(["queue", "consumer"]).filter(pc.field("consumer").is_valid())
+        found = table.group_by(["queue", "consumer"], use_threads=False).aggregate(
+            [([], "count_all")]
+        )
+        yield _batch(
+            "consumer",
+            found.num_rows,
+            queue=found.column("queue"),
+            a=found.column("consumer"),
+            n=found.column("count_all"),
+        )
+
+    def _causes(self, failed: pa.Table) -> Iterator[pa.RecordBatch]:
+        times = _numbers(failed, "at")
+        table = pa.table(
+            {
+                "queue": failed.column("queue"),
+                "a": failed.column("fingerprint"),
+                "b": pc.utf8_slice_codeunits(failed.column("cause"), 0, TEXT_MAX),
+                "t": pa.array(self._steps(times)),
+                "at": pa.array(times),
+                "dead": failed.column("dead").cast(pa.int64()),
+            }
+        )
+        found = table.group_by(["queue", "a", "b", "t"], use_threads=False).aggregate(
+            [([], "count_all"), ("dead", "sum"), ("at", "min"), ("at", "max")]
+        )
+        yield _batch(
+            "cause",
+            found.num_rows,
+            queue=found.column("queue"),
+            a=found.column("a"),
+            b=found.column("b"),
+            t=found.column("t"),
+            n=found.column("count_all"),
+            s=found.column("dead_sum"),
+            lo=found.column("at_min"),
+            hi=found.column("at_max"),
+        )
+
+    def _retries(self, each: pa.Table, failed: pa.Table) -> pa.RecordBatch:
+        """By second: a retry that failed, when it did; one that ended it, when it was leased."""
+        again = each.filter(pc.greater_equal(each.column("attempt"), 2))
+        ended = failed.filter(
+            pc.and_(
+                pc.greater_equal(failed.column("attempts"), 2), failed.column("leased").is_valid()
+            )
+        )
+        queue = pa.chunked_array(
+            [*again.column("queue").chunks, *ended.column("queue").chunks], pa.string()
+        )
+        at = np.concatenate([_numbers(again, "at"), _numbers(ended, "leased")]) // 1000
+        table = pa.table({"queue": queue, "t": pa.array(at)})
+        found = table.group_by(["queue", "t"], use_threads=False).aggregate([([], "count_all")])
+        return _batch(
+            "retry",
+            found.num_rows,
+            queue=found.column("queue"),
+            t=found.column("t"),
+            n=found.column("count_all"),
+        )
+
+    def _made(self, what: str, slots: Any, **columns: Any) -> pa.RecordBatch:
+        names = pa.array(self._names, pa.string())
+        queue = names.take(pa.array(slots // self._steps_n))
+        return _batch(what, len(slots), queue=queue, t=slots % self._steps_n, **columns)
+
+
+def _foremost(found: pa.Table) -> pa.Table:
+    """Half of them by how often they are met, half by how long they took."""
+    half = KEYS_MAX // 2
+    often = pc.select_k_unstable(found, half, [("count_all", "descending")])
+    slow = pc.select_k_unstable(found, half, [("run_ms_sum", "descending")])
+    chosen = pc.unique(pa.chunked_array([often, slow]))
+    return found.take(chosen)
+
+
+def _numbers(table: pa.Table, name: str) -> Any:
+    column = table.column(name)
+    kind = pa.int64() if not pa.types.is_boolean(column.type) else pa.bool_()
+    filled = column.cast(kind).fill_null(0 if kind == pa.int64() else False)
+    return filled.to_numpy()
+
+
+def _batch(what: str, rows: int, **columns: Any) -> pa.RecordBatch:
+    arrays: list[Any] = []
+    for field in _SCHEMA:
+        value = what if field.name == "what" else columns.get(field.name)
+        if value is None and field.name in ("n", "s", "r"):
+            value = 0
+        if value is None or isinstance(value, str | int):
+            arrays.append(pa.repeat(pa.scalar(value, field.type), rows))
+        elif isinstance(value, pa.ChunkedArray):
+            arrays.append(value.combine_chunks().cast(field.type))
+        elif isinstance(value, pa.Array):
+            arrays.append(value.cast(field.type))
+        else:
+            arrays.append(pa.array(np.asarray(value).astype(np.int64), field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

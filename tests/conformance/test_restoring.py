@@ -1,0 +1,2 @@
+from holdfast.testing.conformance.fixtures import *
+from holdfast.testing.conformance.restoring import *
