@@ -99,11 +99,11 @@ def check_one_at_a_time(found: list[Run]) -> int:
     return owners
 
 
-def check_order(found: list[Run], dead: set[int], step: int) -> None:
+def check_order(found: list[Run], dead: set[int], step: int, lives: dict[str, Life]) -> None:
     """Of a key the next is begun when the one before is finished; it may be begun again only where
-    its consumer was ended before it could say so."""
+    its consumer was ended before it could say so, or lost its partitions while it was frozen."""
     done: dict[str, int] = {}
-    running: dict[str, str] = {}
+    last: dict[str, Note] = {}
     for run in found:
         if run.late:
             continue
@@ -115,9 +115,16 @@ def check_order(found: list[Run], dead: set[int], step: int) -> None:
             assert not skipped, f"{start}: {skipped} of its key were to come first"
             done[start.key] = start.n
         elif start.n < known:
-            assert running[start.key] != start.name, f"{start} after {known}, by the same consumer"
+            previous = last[start.key]
+            assert previous.name != start.name or was_frozen(lives[start.name], previous, start), (
+                f"{start} after {known}, by the same consumer"
+            )
             done[start.key] = start.n
-        running[start.key] = start.name
+        last[start.key] = start
+
+
+def was_frozen(life: Life, before: Note, after: Note) -> bool:
+    return any(before.at <= until <= after.at for _, until in life.frozen)
 
 
 def check_frozen(found: list[Run], lives: dict[str, Life], settled: Settled) -> int:

@@ -81,8 +81,9 @@ class Crowd:
         since = time.monotonic_ns()
 
         def thaw() -> None:
-            if seconds * 1000 > LEASE_MS:
-                self.lives[name].frozen.append((since, time.monotonic_ns()))
+            until = time.monotonic_ns()  # later than asked for, where the machine is busy
+            if until - since > LEASE_MS * 1_000_000:
+                self.lives[name].frozen.append((since, until))
             process.send_signal(signal.SIGCONT)
             self.alive[name] = process
 
@@ -183,7 +184,7 @@ def check(hf: Holdfast, crowd: Crowd, n: int, keys: int) -> tuple[int, int]:
     }
     found = history.runs(history.read(crowd.notes), crowd.lives, settled)
     owners = history.check_one_at_a_time(found)
-    history.check_order(found, dead, keys)
+    history.check_order(found, dead, keys, crowd.lives)
     return owners, history.check_frozen(found, crowd.lives, settled)
 
 
