@@ -143,8 +143,9 @@ def _make_lake(at: Setting, where: str, n: int) -> list[str]:
 
     spark, lake = at.spark, Lake(at.spark, where)
     first, span = 1_790_000_000_000 // DAY_MS * DAY_MS, 2 * DAY_MS
-    at_ms = fn.lit(first) + fn.col("id") * span // n
-    wait, run = fn.hash("id") % 500 + 500, fn.pmod(fn.hash("id") * 7, fn.lit(3000))
+    at_ms = fn.lit(first) + fn.floor(fn.col("id") * (span / n)).cast("long")
+    wait = fn.pmod(fn.hash("id"), fn.lit(500)).cast("long")
+    run = fn.pmod(fn.hash(fn.lit(7), "id"), fn.lit(3000)).cast("long")
     failed = fn.col("id") % 50 == 0
     error = fn.struct(
         fn.lit("connection refused").alias("message"), fn.lit("ConnectionError").alias("code"),
