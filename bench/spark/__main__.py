@@ -18,7 +18,7 @@ from bench import machine, page, report, server
 from bench.console import folder_on_disk, progress
 from bench.processes import ROOT
 from bench.results import Result, Run
-from bench.spark import bulk, memory, starting, streams
+from bench.spark import bulk, lake, memory, starting, streams
 from bench.spark.stage import (
     JDBC_JAR,
     LEFT_OUT,
@@ -41,6 +41,9 @@ MEASURES: dict[str, Measure] = {
     "stream": streams.streams,
     "handlers": streams.handlers,
     "one": streams.one,
+    "archive": lake.archive,
+    "report": lake.report,
+    "redrive": lake.redrive,
 }
 REPEATS, QUICK_REPEATS = 3, 1
 INTERRUPTED = 130
@@ -115,7 +118,7 @@ def _run(options: argparse.Namespace, folder: Path) -> Run:
         "run time": f"{time.monotonic() - start:.0f} s",
     }
     named = {row.name for result in results for row in result.rows}
-    parties = [who for who in PARTIES if who.kind == "ours" or who.name in named]
+    parties = [who for who in (*PARTIES, *lake.PARTIES) if who.kind == "ours" or who.name in named]
     return Run("spark", settings, {**facts, **own}, parties, results)
 
 

@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, InvalidArgument, QueueNotFound, archives, groups
 from holdfast.message import new_ids
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing import wait_until
 from tests.spark.lakes import lake_ids, once, send, shop, work
 
@@ -120,7 +121,7 @@ def test_what_cannot_be_archived_is_said(spark: SparkSession, tmp_path: Path) ->
         with pytest.raises(InvalidArgument, match="table"):
             hs.archived(lake, "logs", spark)
     with (
-        holdfast.connect("memory:") as nowhere,
+        holdfast.connect(MemoryStore()) as nowhere,
         pytest.raises(InvalidArgument, match="by its URL"),
     ):
         hs.archive(nowhere, lake, spark=spark)

@@ -42,7 +42,7 @@ def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
             sums.the_day(screen, seen)
             fits = sums.add_up(screen, seen)
             if spark:
-                fits = _on_spark(screen) and fits
+                fits = _on_spark(screen, path.with_suffix(".html") if keep else None) and fits
     except Exception as error:
         screen.bad(f"{type(error).__name__}: {error}")
         return 1
@@ -56,12 +56,12 @@ def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
     return 0 if fits else 1
 
 
-def _on_spark(screen: Screen) -> bool:
+def _on_spark(screen: Screen, page: Path | None) -> bool:
     from holdfast.demo import lake
 
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-lake-") as folder:
-            return lake.tell(screen, Path(folder))
+            return lake.tell(screen, Path(folder), page)
     except MissingExtra as missing:
         screen.say(f"Left out: {missing}")
         return True

@@ -41,8 +41,8 @@ def enriching(vat: dict[str, int]) -> Callable[[Order], Row]:
     return enrich
 
 
-def tell(screen: Screen, folder: Path) -> bool:
-    """Run it and check it; whether every number fits."""
+def tell(screen: Screen, folder: Path, page: Path | None = None) -> bool:
+    """Run it and check it; whether every number fits. `page`: where to leave the day's report."""
     from holdfast import spark as hs
 
     todo = [plan.order(number) for number in range(1, ORDERS + 1)]
@@ -55,9 +55,35 @@ def tell(screen: Screen, folder: Path) -> bool:
         lake.enqueue_many(todo)
         dead = _first_release(screen, spark, lake, folder)
         _second_release(screen, spark, lake, folder)
-        return _add_up(screen, spark, lake, folder, todo, dead)
+        fits = _add_up(screen, spark, lake, folder, todo, dead)
+        return _report(screen, spark, folder, page) and fits
     finally:
         spark.stop()
+
+
+def _report(screen: Screen, spark: SparkSession, folder: Path, page: Path | None) -> bool:
+    """What the shop's queues did, all day: archived, and looked at."""
+    from holdfast import spark as hs
+
+    began = time.monotonic()
+    archive = str(folder / "archive")
+    added = hs.archive(hf, archive, spark=spark)
+    made = hs.report(archive, hf=hf, title="A shop's worst day", spark=spark)
+    hs.forget(hf, archive, spark)
+    said = made.summary
+    screen.say(
+        f"The log of the day is archived and reported: {said['done']} done, {said['dead']} died, "
+        f"{said['failure_groups']} kinds of failure, {said['amplification']:.2f} deliveries for "
+        f"each that was done: {time.monotonic() - began:.1f} s."
+    )
+    if page is not None:
+        page.write_bytes(Path(made.page.removeprefix("file:")).read_bytes())
+        screen.say(f"Its page: {page}")
+    found, wanted = (said["done"], said["dead"]), (added.log, added.dead)
+    screen.check(
+        "the report has all of the log", ok=found == wanted, wrong=f"{found}, not {wanted}"
+    )
+    return found == wanted
 
 
 def _first_release(screen: Screen, spark: SparkSession, lake: Queue, folder: Path) -> int:

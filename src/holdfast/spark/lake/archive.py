@@ -35,8 +35,12 @@ from holdfast.topic import is_hidden
 LATE_S = 600.0
 SLICES = 4
 SLICES_MAX = 10_000
-WRITERS = 64
-"""Files that a task keeps open: with fewer days and queues than that, it need not sort its rows."""
+WRITING = {
+    # Files that a task keeps open: with fewer days and queues than that, it need not sort its rows.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    # Times that every other reader knows, with statistics to skip files by.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 Progress = Callable[[str], object]
 """Is told what the job does next."""
@@ -231,7 +235,7 @@ class _Run:
             F.unix_millis(F.max(at)).alias("last"),
         )
         target = self._lake.path(STAGING, self._run, table)
-        with _settings(self._spark, {"spark.sql.maxConcurrentOutputFileWriters": str(WRITERS)}):
+        with _settings(self._spark, WRITING):
             frame.write.partitionBy("queue", "day").parquet(target)
         return {**seen.get, "files": self._lake.adopt(self._run, table)}
 

@@ -29,7 +29,7 @@ FOLDER = "_holdfast"
 STAGING = "_staging"
 TABLES = ("log", "dead")
 FULL_EVERY = 20
-"""Every so many manifests one names all files, and those before it are not needed any more."""
+"""After so many manifests one names all files, and those before it are not needed any more."""
 
 
 class LakeBusy(FailedPrecondition):
@@ -44,6 +44,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str = ""
     full: bool = False
     """`files` are all there are, not only those that are new."""
+    full_at: int = 0
+    """The number of the newest one that is full."""
     files: dict[str, list[str]] = {}
     """By table, paths below the lake."""
     marks: dict[str, int] = {}
@@ -83,15 +85,11 @@ class Lake:
             if found[-1].full:
                 break
         files: dict[str, list[str]] = {}
-        last = Manifest(numbers[-1] if numbers else 0, "", 0)
         for manifest in reversed(found):
             for table, paths in manifest.files.items():
                 files.setdefault(table, []).extend(paths)
-            if manifest.marks or manifest.rows:
-                last = manifest
-        return msgspec.structs.replace(
-            last, number=numbers[-1] if numbers else 0, full=False, files=files
-        )
+        newest = found[0] if found else Manifest(0, "", 0)
+        return msgspec.structs.replace(newest, full=False, files=files)
 
     def begin(self, run: str, store: str, at: int) -> Manifest:
         """Fence every run before this one; what is published, as the one to follow it up on."""
@@ -109,13 +107,16 @@ class Lake:
 
     def publish(self, manifest: Manifest, every: dict[str, list[str]]) -> None:
         """The end of a run, all at once; `every` has the files of all runs, this one's too."""
-        if manifest.number % FULL_EVERY == 0:
-            manifest = msgspec.structs.replace(manifest, full=True, files=every)
+        before = manifest.full_at
+        if manifest.number - before >= FULL_EVERY:
+            manifest = msgspec.structs.replace(
+                manifest, full=True, full_at=manifest.number, files=every
+            )
         if not self._publish(manifest):
             raise LakeBusy(f"{self.where}: another run has begun; nothing was published")
-        if manifest.full:
+        if manifest.full:  # who reads just now may still need all since the one before
             for number in self._numbers():
-                if number < manifest.number - FULL_EVERY:
+                if number < before:
                     self.delete(f"{FOLDER}/{_name(number)}")
 
     def adopt(self, run: str, table: str) -> list[str]:
