@@ -67,7 +67,11 @@ def hold_some(world: World) -> None:
         queue.lease(1, owner=owner)
 
 
-def has_charts(page: Any) -> None:
+def has_charts(page: Any, is_kept: bool) -> None:
+    """Of a server that has been there for a moment only, there is nothing to draw."""
+    expect(page.get_by_role("region", name="Charts")).to_be_visible()
+    if not is_kept:
+        return
     charts = page.get_by_role("region", name="Charts").get_by_role("img")
     expect(charts).to_have_count(3)
     for n in range(3):
@@ -90,7 +94,7 @@ def test_a_walk_through_the_shop(
     page.set_viewport_size({"width": 1280, "height": 760})
     world.go(page, "queues/orders/dead")
     expect(page.get_by_test_id("failure-group")).to_have_count(2)
-    has_charts(page)
+    has_charts(page, is_kept)
     take(page, "dead-letters")
     page.get_by_test_id("failure-group").first.get_by_role("button", name="Redrive").click()
     expect(page.get_by_test_id("confirm-redrive")).to_be_enabled()
@@ -105,7 +109,7 @@ def test_a_walk_through_the_shop(
     dark = open_page(viewport={"width": 1280, "height": 640}, color_scheme="dark")
     hold_some(world)
     world.go(dark, "queues/orders/processing")
-    has_charts(dark)
+    has_charts(dark, is_kept)
     expect(dark.get_by_test_id("countdown").first).to_be_visible()
     take(dark, "processing")
     phone = open_page(viewport={"width": 390, "height": 760}, color_scheme="light")
