@@ -156,11 +156,15 @@ def run(command: list[str], folder: Path) -> None:
         raise NoDashboard("\n".join([f"{' '.join(command)} failed:", *said[:SAID_MAX]]))
 
 
-def main() -> int:
-    if is_unwanted():
+def main(arguments: list[str]) -> int:
+    """Without arguments: build. `run check` calls a script of web/package.json."""
+    if is_unwanted() and not arguments:
         return 0
     try:
-        Web().build()
+        if arguments:
+            run([*find_npm(), *arguments], ROOT / "web")
+        else:
+            Web().build()
     except NoDashboard as error:
         print(error, file=sys.stderr)
         return 1
@@ -168,4 +172,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -25,6 +25,7 @@ PROVEN = ROOT / ".build" / "promises.json"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the soak tests")
+    parser.addoption("--pictures", action="store_true", help="write docs/img/dashboard-*.png")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,8 @@ from holdfast.errors import InvalidArgument, did_you_mean
 from holdfast.policy import Policy
 
 PREFIX = "HOLDFAST_"
-FOREIGN = (PREFIX + "TEST_",)
+FOREIGN = (PREFIX + "TEST_", PREFIX + "NO_DASHBOARD")
+"""For the tests, and for the build: nothing that is set for a program."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -126,7 +126,7 @@ def test_a_signal_ends_it_well(start: Callable, number: signal.Signals) -> None:
     assert process.ends() == 0
     assert "Traceback" not in process.err
     assert process.out == (
-        f"HTTP on {url}, described at /docs\n"
+        f"HTTP on {url}, the dashboard at /, described at /docs\n"
         f"gRPC on {address(process, 'grpc')}\n"
         "no key is needed: only this machine is served\n"
     )

@@ -22,6 +22,8 @@ const Spark = lazy(() => import("./pages/spark"));
 const ReportPage = lazy(() => import("./pages/report"));
 const Actions = lazy(() => import("./pages/actions"));
 
+const AGAIN_MS = 2000;
+
 function makeQueries(onRefused: () => void): QueryClient {
   return new QueryClient({
     queryCache: new QueryCache({
@@ -31,10 +33,21 @@ function makeQueries(onRefused: () => void): QueryClient {
     }),
     // What changes is pushed; who was cut off asks for everything when the stream is back.
     defaultOptions: {
-      queries: { retry: false, refetchOnWindowFocus: false, networkMode: "always", gcTime: 60_000 },
+      queries: {
+        retry: false,
+        refetchOnWindowFocus: false,
+        networkMode: "always",
+        gcTime: 60_000,
+        refetchInterval: ({ state }) => (isPassing(state.error) ? AGAIN_MS : false),
+      },
       mutations: { retry: false, networkMode: "always" },
     },
   });
+}
+
+/** It may well work in a moment: nobody answers, or the store does not. */
+function isPassing(error: Error | null): boolean {
+  return error instanceof Unreachable || (error instanceof ApiError && error.status >= 500);
 }
 
 export function App() {
@@ -65,7 +78,7 @@ function Session({ onRefused, onLeave }: { onRefused: () => void; onLeave: () =>
 
 function Who(props: { queries: QueryClient; onRefused: () => void; onLeave: () => void }) {
   const { queries, onRefused, onLeave } = props;
-  const { data: who, error, refetch } = useQuery(identity);
+  const { data: who, error } = useQuery(identity);
   const [live] = useState(() => new Live(queries, onRefused));
   const isKnown = who !== undefined;
   useEffect(() => {
@@ -73,11 +86,6 @@ function Who(props: { queries: QueryClient; onRefused: () => void; onLeave: () =
     live.start();
     return () => live.stop();
   }, [live, isKnown]);
-  useEffect(() => {
-    if (!(error instanceof Unreachable)) return undefined;
-    const timer = setTimeout(() => void refetch(), 1000);
-    return () => clearTimeout(timer);
-  }, [error, refetch]);
   if (!isKnown) return error ? <ErrorNotice error={error} /> : <Waiting />;
   return (
     <LiveContext value={live}>

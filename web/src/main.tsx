@@ -1,6 +1,5 @@
 /** Where the page begins. */
-import "@mantine/core/styles.css";
-import "@mantine/notifications/styles.css";
+import "./mantine.css";
 import "./styles.css";
 import { MantineProvider } from "@mantine/core";
 import { Notifications } from "@mantine/notifications";

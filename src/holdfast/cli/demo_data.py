@@ -159,7 +159,7 @@ def _orders(hf: Holdfast, clock: Moved, dice: Random) -> None:
         if order["item"] == "sextant":
             return lease, Fail(f"no sextant in stock for order {order['order']}", code="OutOfStock")
         if clock.ago < 1200 and order["card"].startswith("5"):
-            text = f"card {order['card']} declined by issuer, ref {dice.randrange(16**8):08x}"
+            text = f"card {order['card']} declined by issuer, ref {dice.randrange(10**8):08}"
             return lease, Fail(text, code="CardDeclined")
         return lease
 

@@ -40,10 +40,10 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def serve(app: App, **options: Any) -> None:
     """Serve a store to other programs, other languages and people.
 
-    HTTP has its operations under /v1, events at /events, metrics at /metrics, health at
-    /health/live and /health/ready, and a description at /docs and /openapi.json. Overdue messages
-    are swept and redrives worked in here as well. The first signal lets calls finish; a second one
-    ends at once.
+    HTTP has the dashboard at /, its operations under /v1, events at /events, metrics at /metrics,
+    health at /health/live and /health/ready, and a description at /docs and /openapi.json. Overdue
+    messages are swept and redrives worked in here as well. The first signal lets calls finish; a
+    second one ends at once.
     """
     try:
         from holdfast.server.run import run
@@ -80,7 +80,7 @@ def _server(hf: Any, options: dict[str, Any]) -> Server:
 def _say(server: Server) -> None:
     secure = "s" if server.is_secure else ""
     if server.http is not None:
-        click.echo(f"HTTP on http{secure}://{server.http}, described at /docs")
+        click.echo(f"HTTP on http{secure}://{server.http}, the dashboard at /, described at /docs")
     if server.grpc is not None:
         click.echo(f"gRPC on grpc{secure}://{server.grpc}")
     if server.auth:

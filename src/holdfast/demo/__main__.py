@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+from holdfast.demo import camera
 from holdfast.demo.screen import Screen
 from holdfast.errors import MissingExtra
 
@@ -19,16 +20,17 @@ SWEEP_EVERY_MS = 200
 def main() -> int:
     args = _arguments()
     screen = Screen(plain=args.plain)
+    parts = {"spark": not args.no_spark, "pictures": not args.no_pictures}
     try:
         if args.keep is not None:
-            return run(screen, args.keep.absolute(), keep=True, spark=not args.no_spark)
+            return run(screen, args.keep.absolute(), keep=True, **parts)
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            return run(screen, Path(folder, "shop.db"), keep=False, spark=not args.no_spark)
+            return run(screen, Path(folder, "shop.db"), keep=False, **parts)
     except KeyboardInterrupt:
         return 130
 
 
-def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
+def run(screen: Screen, path: Path, *, keep: bool, spark: bool, pictures: bool) -> int:
     _set_environment(path)
     began = time.monotonic()
     where = "kept" if keep else "removed at the end; --keep FILE keeps it"
@@ -43,6 +45,9 @@ def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
             fits = sums.add_up(screen, seen)
             if spark:
                 fits = _on_spark(screen, path.with_suffix(".html") if keep else None) and fits
+            if pictures:
+                one = sums.most_lived(seen).message.id
+                camera.tell(screen, os.environ["SHOP_URL"], _pictures(path, keep=keep), one)
     except Exception as error:
         screen.bad(f"{type(error).__name__}: {error}")
         return 1
@@ -52,8 +57,21 @@ def run(screen: Screen, path: Path, *, keep: bool, spark: bool) -> int:
     else:
         screen.bad(f"\nNot every number fits. {took}")
     if keep:
-        screen.say(f"\nLook around: holdfast --url sqlite:///{quote(str(path))} log orders")
+        url = f"sqlite:///{quote(str(path))}"
+        screen.say(f"\nLook around: holdfast --url {url} log orders")
+        screen.say(f"In the dashboard: holdfast --url {url} serve, then http://127.0.0.1:8080/")
+    else:
+        screen.say("\nLook at it live: script/demo --keep shop.db, then serve what it says")
     return 0 if fits else 1
+
+
+def _pictures(path: Path, *, keep: bool) -> Path:
+    """Beside what is kept; else where the next demo puts its own over them."""
+    if keep:
+        return path.with_name(f"{path.name}-pictures")
+    from platformdirs import user_cache_path
+
+    return user_cache_path("holdfast") / "demo"
 
 
 def _on_spark(screen: Screen, page: Path | None) -> bool:
@@ -80,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--plain", action="store_true", help="no colours, no live view")
     parser.add_argument("--no-spark", action="store_true", help="leave out the part on Spark")
+    parser.add_argument("--no-pictures", action="store_true", help="take none of the dashboard")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a new SQLite file to leave")
     args = parser.parse_args()
     if args.keep is not None and args.keep.exists():

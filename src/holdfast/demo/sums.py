@@ -25,9 +25,13 @@ class Check(NamedTuple):
         return self.expected == self.found
 
 
+def most_lived(seen: Seen) -> Finished:
+    return max(seen.log, key=lambda row: (row.message.redriven, len(row.message.errors)))
+
+
 def life_of_one(screen: Screen, seen: Seen) -> None:
     """The order that had the most errors: what its row in the log tells."""
-    finished = max(seen.log, key=lambda row: (row.message.redriven, len(row.message.errors)))
+    finished = most_lived(seen)
     message = finished.message
     order = seen.accepted[message.id]
     screen.act(f"The life of order {order.number}, as the log keeps it")

@@ -3,7 +3,8 @@
 One thread reads the store's news, whoever many watch. The newest thousand are kept here as well:
 who comes back with the number of the last event that he saw gets what he missed, or "reload" when
 that is not known any more. Numbers are the store's, so any server of a store can answer. Beside
-them go "stats", whenever numbers have changed, a second apart: what a page needs to stay true.
+them go "stats", whenever numbers have changed, a second apart, and "gone", when a queue is: what a
+page needs to stay true.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ STATS_S = 1.0
 STOP_S = 5.0
 LISTEN_S = 0.5
 AGAIN_S = 1.0
+TOLD_MAX = 10
 
 RELOAD = Event("reload", 0, {})
 STOP = Event("stop", 0, {})
@@ -104,6 +106,7 @@ class Events:
         self._listening = asyncio.Event()
         self._looked = asyncio.Event()
         self._stats: dict[str, QueueStats] = {}
+        self._told: dict[str, set[QueueStats]] = {}
         self._counting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -215,19 +218,38 @@ class Events:
         """Numbers that changed, once a second, while somebody watches."""
         loop = asyncio.get_running_loop()
         while self._watchers and not self._stop.is_set():
-            try:
-                found, now = await loop.run_in_executor(None, self._look)
-            except HoldfastError:
-                found, now = [], 0
-            for stats in found:
-                if _moved(self._stats.get(stats.queue), stats):
-                    told = {**msgspec.structs.asdict(stats), "now": now}
-                    for watcher in self._watchers:
-                        watcher.put(Event("stats", now, told))
-            self._stats = {stats.queue: stats for stats in found} or self._stats
+            with suppress(HoldfastError):
+                self._compare(*await loop.run_in_executor(None, self._look))
             for watcher in await loop.run_in_executor(None, _ended, list(self._watchers)):
                 watcher.end()
             await asyncio.sleep(STATS_S)
+
+    def told(self, answered: list[QueueStats]) -> None:
+        """What somebody was answered who asked between two looks. When it was otherwise at the look
+        before and is again at the next one, only this tells that there is news for him."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed() and self._watchers:
+            loop.call_soon_threadsafe(self._keep_told, answered)
+
+    def _keep_told(self, answered: list[QueueStats]) -> None:
+        for stats in answered:
+            told = self._told.setdefault(stats.queue, set())
+            if len(told) < TOLD_MAX:
+                told.add(_without_age(stats))
+
+    def _compare(self, found: list[QueueStats], now: int) -> None:
+        told, self._told = self._told, {}
+        seen = {stats.queue: _without_age(stats) for stats in found}
+        news: list[Event] = []
+        for stats in found:
+            known = {self._stats.get(stats.queue), *told.get(stats.queue, ())}
+            if known != {seen[stats.queue]}:
+                news.append(Event("stats", now, {**msgspec.structs.asdict(stats), "now": now}))
+        news += [Event("gone", now, {"queue": name}) for name in self._stats if name not in seen]
+        for event in news:
+            for watcher in self._watchers:
+                watcher.put(event)
+        self._stats = seen
 
     def _look(self) -> tuple[list[QueueStats], int]:
         return self._hf.stats(), self._hf.context.clock.now()
@@ -269,11 +291,10 @@ def _ended(watchers: list[Watcher]) -> list[Watcher]:
     return ended
 
 
-def _moved(before: QueueStats | None, now: QueueStats) -> bool:
-    """The age of the oldest grows by itself, and is no news."""
-    if before is None:
-        return True
-    return msgspec.structs.replace(now, oldest_age=before.oldest_age) != before
+def _without_age(stats: QueueStats) -> QueueStats:
+    """The age of the oldest grows by itself, and is no news; that there is one is."""
+    age = None if stats.oldest_age is None else 0.0
+    return msgspec.structs.replace(stats, oldest_age=age)
 
 
 def _number(last: str | None) -> int | None:

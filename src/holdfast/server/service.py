@@ -44,7 +44,7 @@ from holdfast.server.ordered import Seat, Seats
 from holdfast.server.pipelines import pipelines, report, reports
 from holdfast.server.polling import Polls
 from holdfast.settings import Settings
-from holdfast.store import Settled, Target, Transition, Verb
+from holdfast.store import QueueStats, Settled, Target, Transition, Verb
 from holdfast.topic import Topic
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import OPERATIONS, Operation
@@ -96,6 +96,8 @@ class Service:
         self._settles = Grouping(self._threads, self._settle_group)
         self.polls = Polls(self.at, self._threads, limits)
         self.seats = Seats(self.at, settings, limits, self._threads)
+        self.told: Callable[[list[QueueStats]], None] = lambda _: None
+        """Called with the numbers that somebody was answered."""
         self.recorder = Recorder(hf)
         self._spans = Spans(self.at)
         self._actions = Actions(hf)
@@ -316,10 +318,13 @@ class Service:
 
     def list_stats(self, ask: s.ListAsk, who: Principal) -> s.StatsListDoc:
         found = {stats.queue: stats for stats in self.hf.stats()}
+        self.told([*found.values()])
         return s.StatsListDoc([s.StatsDoc.of(found[name]) for name in _listed(found, ask, who)])
 
     def get_stats(self, ask: s.QueueAsk) -> s.StatsDoc:
-        return s.StatsDoc.of(self._queue(ask.queue).stats())
+        stats = self._queue(ask.queue).stats()
+        self.told([stats])
+        return s.StatsDoc.of(stats)
 
     def list_partitions(self, ask: s.QueueAsk) -> s.PartitionsDoc:
         parts = self._queue(ask.queue).partitions()

@@ -10,7 +10,7 @@ import { count, counted } from "../format";
 import { clock } from "../live/clock";
 import { Ago } from "../parts/age";
 import { Empty } from "../parts/empty";
-import { ErrorNotice } from "../parts/error-notice";
+import { ErrorNotice, Notice } from "../parts/error-notice";
 import { columnsOf } from "../parts/message-columns";
 import { Paging, usePages } from "../parts/paging";
 import { RedriveDialog } from "../parts/redrive-dialog";
@@ -221,7 +221,7 @@ function Letters({ queue, search, fingerprint, onSearch, onRedrive }: LettersPro
           </div>
         ) : null}
       </div>
-      {error ? <ErrorNotice error={error} /> : null}
+      <Notice error={error} />
       <div className="panel">
         {page === undefined ? (
           error ? null : (

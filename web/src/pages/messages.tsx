@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { browse } from "../api/queries";
 import type { BrowseState, Entry } from "../api/types";
-import { ErrorNotice } from "../parts/error-notice";
+import { Notice } from "../parts/error-notice";
 import { Empty } from "../parts/empty";
 import { columnsOf } from "../parts/message-columns";
 import { Paging, usePages } from "../parts/paging";
@@ -48,7 +48,7 @@ export function Messages({ queue, tab, search }: { queue: string; tab: Tab; sear
       <div className="row">
         <SearchBox key={search} queue={queue} value={search} onSearch={find} />
       </div>
-      {error ? <ErrorNotice error={error} /> : null}
+      <Notice error={error} />
       <div className="panel">
         {page === undefined ? (
           error ? null : (

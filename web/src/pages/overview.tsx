@@ -10,7 +10,7 @@ import { rates, type Rate } from "../live/rates";
 import { ticker } from "../live/ticker";
 import { Age } from "../parts/age";
 import { Empty } from "../parts/empty";
-import { ErrorNotice } from "../parts/error-notice";
+import { ErrorNotice, Notice } from "../parts/error-notice";
 import { RateText } from "../parts/rates";
 import { Sparkline } from "../parts/sparkline";
 import { Waiting } from "../parts/waiting";
@@ -53,7 +53,7 @@ export function Overview() {
           onChange={(event) => setWanted(event.currentTarget.value)}
         />
       </div>
-      {error ? <ErrorNotice error={error} /> : null}
+      <Notice error={error} />
       <section className="panel" aria-label="Queues">
         {rows.length === 0 ? (
           <Empty hint={who?.rights.includes("admin") ? FIRST : undefined}>

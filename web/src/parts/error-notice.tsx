@@ -5,10 +5,15 @@ import { ApiError, Unreachable } from "../api/client";
 export function ErrorNotice({ error }: { error: Error }) {
   const { title, text } = words(error);
   return (
-    <Alert role="alert" color="red" variant="light" title={title} m="md" className="wrap">
+    <Alert role="alert" color="red" variant="light" title={title} className="wrap">
       {text}
     </Alert>
   );
+}
+
+/** Beside what is still shown. That nobody answers is in the banner, once. */
+export function Notice({ error }: { error: Error | null }) {
+  return error === null || error instanceof Unreachable ? null : <ErrorNotice error={error} />;
 }
 
 export function words(error: Error): { title: string; text: string } {

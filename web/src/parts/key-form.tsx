@@ -30,7 +30,7 @@ export function KeyForm({ wasGiven, onKey }: { wasGiven: boolean; onKey: () => v
           onChange={(event) => setKey(event.currentTarget.value)}
           error={wasGiven && key === "" ? "This key does not count (any more)." : undefined}
           autoComplete="off"
-          data-autofocus
+          ref={focus}
         />
         <Checkbox
           label="Remember it in this browser"
@@ -41,4 +41,9 @@ export function KeyForm({ wasGiven, onKey }: { wasGiven: boolean; onKey: () => v
       </form>
     </main>
   );
+}
+
+/** The only thing there is to do here. */
+function focus(input: HTMLInputElement | null): void {
+  input?.focus();
 }

@@ -1,6 +1,6 @@
 /** Which columns a state of messages has, and what stands in them. */
 import type { Entry, Message } from "../api/types";
-import { count, duration, exactly, shortId } from "../format";
+import { clockTime, count, duration, exactly, shortId } from "../format";
 import { link } from "../router";
 import { Ago } from "./age";
 import { Countdown, ToGo } from "./countdown";
@@ -76,7 +76,13 @@ const OWN: Record<State, (queue: string) => Column<Entry>[]> = {
       cell: (entry) => <Countdown deadline={entry.deadline} about={`queue:${queue}`} />,
     },
     { title: "Consumer", width: 12, cell: ({ owner }) => owner ?? <None /> },
-    { title: "Leased", width: 9, cell: ({ leased_at: at }) => (at ? <Ago at={at} /> : <None />) },
+    {
+      title: "Leased at",
+      width: 9,
+      // A time that stands still: one thing that ticks in a row is enough.
+      cell: ({ leased_at: at }) =>
+        at ? <span title={exactly(at)}>{clockTime(at)}</span> : <None />,
+    },
     ATTEMPT,
     KEY,
     TYPE,

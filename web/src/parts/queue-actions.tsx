@@ -108,8 +108,8 @@ function Asking(props: { asked: Asked; stats: Stats; onClose: () => void }) {
           isDanger
           does={() => drop(queue)}
           onDone={() => {
-            changed(`${queue} is deleted`);
             go(link());
+            changed(`${queue} is deleted`);
           }}
           onClose={onClose}
         >

@@ -25,7 +25,7 @@ interface Props {
 export function RedriveDialog({ ask, which, onClose, onDone }: Props) {
   const [isEdited, setEdited] = useState(false);
   const [text, setText] = useState<string>();
-  const [running, setRunning] = useState<string>();
+  const [running, setRunning] = useState<{ id: string; expected: number | undefined }>();
   const live = useLive();
   const only = ask.ids?.length === 1 ? ask.ids[0] : undefined;
   const queue = sourceOf(ask.dlq_queue);
@@ -47,15 +47,15 @@ export function RedriveDialog({ ask, which, onClose, onDone }: Props) {
     enabled: running === undefined && (!isEdited || edit?.value !== undefined),
     meta: { subjects: [`dead:${queue}`] },
   });
+  const many = known.data?.redriven;
   const begin = useMutation({
     mutationFn: () => startRedrive(full),
     onSuccess: ({ id }) => {
-      setRunning(id);
+      setRunning({ id, expected: many });
       live.ask("redrives", `dead:${queue}`, `queue:${queue}`, "stats");
       onDone?.();
     },
   });
-  const many = known.data?.redriven;
   const title = running
     ? `Redrive of ${queue}`
     : many === undefined
@@ -72,7 +72,7 @@ export function RedriveDialog({ ask, which, onClose, onDone }: Props) {
       closeButtonProps={{ "aria-label": "Close" }}
     >
       {running ? (
-        <RedriveProgress id={running} onClose={onClose} />
+        <RedriveProgress {...running} onClose={onClose} />
       ) : (
         <div className="stack">
           <div className="wrap">
