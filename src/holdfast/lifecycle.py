@@ -56,6 +56,11 @@ def ack_status(queue: str, policy: Policy) -> Status | None:
     return "COMPLETED_WITH_ERRORS" if is_dlq(queue) else "COMPLETED"
 
 
+def moved_away(queue: str, id: str, place: int) -> Transition:
+    """It is in another store now: it leaves this one without a trace, if it still waits there."""
+    return Transition(Verb.ACK, queue, id, Target.DONE, place=place)
+
+
 def nacked(
     lease: Lease,
     errors: Sequence[ErrorInfo],

@@ -116,6 +116,42 @@ def test_a_copy_that_was_killed_goes_on_and_a_move_ends_the_source(
             hs.copy(one, two, ["orders"], spark=spark)
 
 
+@pytest.mark.promise("SPARK-7")
+def test_what_is_sent_while_a_queue_moves_is_not_lost(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast import spark as hs
+    from holdfast.spark.lake import copying
+
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("one", "two")]
+    with holdfast.connect(urls[0]) as one, holdfast.connect(urls[1]) as two:
+        filled(one, 200)
+        ids = {m.id for rows in contents(one, one.context.clock.now()).values() for m in rows
+               if isinstance(m, holdfast.Message)}  # fmt: skip
+        empty, release = copying._Copy._empty, copying._Copy._release
+
+        def sent_before(self: Any, *args: Any) -> None:
+            ids.add(one.queue("orders").enqueue("just now").id)
+            empty(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(copying._Copy, "_empty", sent_before)
+            with pytest.raises(FailedPrecondition, match="messages came in meanwhile"):
+                hs.copy(one, two, spark=spark, move=True)
+        assert [e.message.payload for e in one.queue("orders").browse()] == ["just now"]
+        assert two.queue("orders").stats().paused
+        with monkeypatch.context() as patch:  # the next run is killed when the source is gone
+            patch.setattr(copying._Copy, "_release", _die)
+            with pytest.raises(KeyboardInterrupt):
+                hs.copy(one, two, spark=spark, move=True)
+        assert one.store.get_queue("orders") is None and release is copying._Copy._release
+        done = hs.copy(one, two, ["orders"], spark=spark, move=True)
+        assert done.queues == ["orders"] and not two.queue("orders").stats().paused
+        found = contents(two, two.context.clock.now())
+        there = [m.id for rows in found.values() for m in rows if isinstance(m, holdfast.Message)]
+        assert len(there) == len(ids) and set(there) == ids
+
+
 def test_what_cannot_be_copied_is_said(spark: SparkSession, tmp_path: Path) -> None:
     from holdfast import spark as hs
 

@@ -5,6 +5,10 @@ is read by one task, in the order of its line, and written as it is read: messag
 and a log only grows at its end. An id that the target holds already stays as it is, so that what
 was killed is run again. When all of it is there, both sides are counted and summed up; only then
 may the target be worked.
+
+A move then takes away from the source, message by message, what the target has, and deletes the
+source only if nothing is left in it: what somebody sent meanwhile is not lost, but carried by the
+next run.
 """
 
 # pyright: basic
@@ -22,16 +26,18 @@ from pyspark.sql import SparkSession
 from holdfast import archives
 from holdfast.app import Holdfast, connect
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound
-from holdfast.message import dlq_of
+from holdfast.lifecycle import moved_away
+from holdfast.message import Finished, Message, dlq_of
 from holdfast.queue import Context
 from holdfast.spark import sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.lake.archive import Progress, identity, named, reached
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.store import Entry, QueueSpec, State, View
+from holdfast.store import Entry, QueueSpec, Settled, State, View
 
 KIND = "copy"
 PAGE = 500
+NOTES_MAX = 10_000
 STATES = (State.READY, State.DELAYED, State.LOG)
 _64 = 1 << 64
 
@@ -70,6 +76,8 @@ class _Note(msgspec.Struct, frozen=True):
     source: str
     paused: bool
     at: int
+    moving: bool = False
+    """All was found equal: from now on the source gets emptier."""
 
 
 class _Task(msgspec.Struct, frozen=True):
@@ -104,7 +112,7 @@ def copy(
             raise InvalidArgument("target", "is the source itself")
         spark = spark or sessions.session()
         job = _Copy(spark, here.context, there.context, urls)
-        return job.go(named(here.context, queues), move, progress or (lambda _: None))
+        return job.go(queues, move, progress or (lambda _: None))
     finally:
         for hf, given in ((here, source), (there, target)):
             if hf is not given:
@@ -129,10 +137,18 @@ class _Copy:
         self._urls = urls
         self._name = f"copy of {identity(urls[0])}"
 
-    def go(self, homes: list[str], move: bool, tell: Progress) -> Copied:
+    def go(self, queues: Sequence[str] | None, move: bool, tell: Progress) -> Copied:
+        ended = self._end_moves(queues)
+        asked = queues if queues is None else [name for name in queues if name not in ended]
+        homes = [] if asked == [] else named(self._source, asked)
+        sums = self._copy(homes, move, tell) if homes else []
+        here, there = map(identity, self._urls)
+        return Copied(here, there, [*ended, *homes], sums, move or bool(ended and not homes))
+
+    def _copy(self, homes: list[str], move: bool, tell: Progress) -> list[Sum]:
         names = [name for home in homes for name in (home, dlq_of(home))]
         tell("pausing")
-        were_paused = {home: self._prepare(home) for home in homes}
+        notes = {home: self._prepare(home) for home in homes}
         for at in (self._source, self._target):  # retention waits for the verdict
             for name in names:
                 archives.note(at, name, self._name, 0)
@@ -142,17 +158,42 @@ class _Copy:
         _whole(self._run(tasks, _carry))
         tell("comparing")
         sent = self._summed(tasks, 0)
-        arrived = self._summed(tasks, 1)
-        self._compare(sent, arrived)
+        if not all(note.moving for note in notes.values()):
+            self._compare(sent, self._summed(tasks, 1))
+        if move:
+            tell("emptying the source")
+            self._empty(notes, tasks)
         for at in (self._source, self._target):
             archives.give_up(at, self._name, names)
-        self._release(were_paused)
-        if move:
-            self._source.store.delete_queues(names, only_empty=False)
-        return Copied(identity(self._urls[0]), identity(self._urls[1]), homes, sent, move)
+        for home, note in notes.items():
+            self._release(home, note)
+        return sent
 
-    def _prepare(self, home: str) -> bool:
-        """Both sides stand still, and the target is this copy's; whether the source did before."""
+    def _empty(self, notes: dict[str, _Note], tasks: list[_Task]) -> None:
+        for home, note in notes.items():
+            self._write(home, replace(note, moving=True))
+        _whole(self._run([task for task in tasks if task.state is not State.LOG], _take_away))
+        for home in notes:
+            if not self._source.store.delete_queues([home, dlq_of(home)], only_empty=True):
+                raise FailedPrecondition(
+                    f"{home}: messages came in meanwhile, and are still there: stop who sends"
+                    " them, and move it again"
+                )
+
+    def _end_moves(self, queues: Sequence[str] | None) -> list[str]:
+        """Of a move that was killed when its source was gone already: only the target waits."""
+        ended: list[str] = []
+        for record in self._target.store.records(KIND, limit=NOTES_MAX):
+            note, home = _note(record.value), record.name
+            mine = note.source == self._name and (queues is None or home in queues)
+            if mine and note.moving and self._source.store.get_queue(home) is None:
+                archives.give_up(self._target, self._name, [home, dlq_of(home)])
+                self._release(home, note)
+                ended.append(home)
+        return ended
+
+    def _prepare(self, home: str) -> _Note:
+        """Both sides stand still, and the target is this copy's."""
         noted = self._target.store.records(KIND, prefix=home, limit=100)
         mine = next((_note(r.value) for r in noted if r.name == home), None)
         there = self._target.store.get_queue(home)
@@ -162,12 +203,15 @@ class _Copy:
             )
         paused = self._pause(home, mine)
         if mine is None:
-            now = self._target.clock.now()
-            value = msgspec.json.encode(_Note(self._name, paused, now))
-            self._target.store.put_record(KIND, home, value, 0, now)
+            mine = _Note(self._name, paused, self._target.clock.now())
+            self._write(home, mine)
         if there is None:
             self._make(home)
-        return paused
+        return mine
+
+    def _write(self, home: str, note: _Note) -> None:
+        value, now = msgspec.json.encode(note), self._target.clock.now()
+        self._target.store.put_record(KIND, home, value, None, now)
 
     def _pause(self, home: str, mine: _Note | None) -> bool:
         """Nothing may be leased. Who had paused it before is asked nothing again."""
@@ -194,17 +238,15 @@ class _Copy:
         if not at.store.put_queues(specs):
             raise FailedPrecondition(f"{specs[0].name} was changed meanwhile: try again")
 
-    def _release(self, were_paused: dict[str, bool]) -> None:
+    def _release(self, home: str, note: _Note) -> None:
         """The target is as the source was."""
-        for home, paused in were_paused.items():
-            specs = [_must(self._target, name) for name in (home, dlq_of(home))]
-            dead = self._source.store.get_queue(dlq_of(home))
-            flags = (paused, dead.paused if dead else False)
-            self._put(
-                self._target,
-                [replace(s, paused=flag) for s, flag in zip(specs, flags, strict=True)],
-            )
-            self._target.store.put_record(KIND, home, None, None, self._target.clock.now())
+        specs = [_must(self._target, name) for name in (home, dlq_of(home))]
+        dead = self._source.store.get_queue(dlq_of(home))
+        flags = (note.paused, dead.paused if dead else False)
+        self._put(
+            self._target, [replace(s, paused=flag) for s, flag in zip(specs, flags, strict=True)]
+        )
+        self._target.store.put_record(KIND, home, None, None, self._target.clock.now())
 
     def _run(self, tasks: list[_Task], act: Callable[[_Task], Sum]) -> list[Sum]:
         rows = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(act).collect()
@@ -287,6 +329,23 @@ def _put(target: Context, task: _Task, entries: list[Entry]) -> None:
         target.store.enqueue([entry.message for entry in entries], task.now)
 
 
+def _take_away(task: _Task) -> Sum:
+    """What the target has, word for word, leaves the source; what came since stays."""
+    source = context(task.source, timeout=STORE_TIMEOUT_S)
+    target = context(task.target, timeout=STORE_TIMEOUT_S)
+    count = 0
+    try:
+        for entries in _pages(source, View(task.queue, task.state), None, task.now):
+            ids = [entry.message.id for entry in entries]
+            there = {m.id: _digest(m) for m in target.store.get(task.queue, ids)}
+            equal = [e for e in entries if there.get(e.message.id) == _digest(e.message)]
+            moves = [moved_away(task.queue, e.message.id, e.place) for e in equal]
+            count += source.store.settle(moves, task.now).count(Settled.APPLIED)
+    except QueueNotFound as error:
+        return Sum(task.queue, task.state, error=str(error))
+    return Sum(task.queue, task.state, count)
+
+
 def _pages(at: Context, view: View, after: str | None, now: int) -> Iterator[list[Entry]]:
     while True:
         page = patiently(
@@ -306,7 +365,7 @@ def _sum_of(piece: tuple[_Task, int, str | None, str | None]) -> Sum:
     try:
         for entries in _pages(at, View(task.queue, task.state, to=to), after, task.now):
             count += len(entries)
-            checksum += sum(map(_digest, entries))
+            checksum += sum(_digest(entry.message, entry.finished) for entry in entries)
     except QueueNotFound as error:
         return Sum(task.queue, task.state, error=str(error))
     return Sum(task.queue, task.state, count, checksum % _64)
@@ -315,9 +374,8 @@ def _sum_of(piece: tuple[_Task, int, str | None, str | None]) -> Sum:
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def _digest(entry: Entry) -> int:
+def _digest(message: Message, end: Finished | None = None) -> int:
     """Of all that a store keeps of a message, but for its place in line, which is the store's."""
-    message, end = entry.message, entry.finished
     backoff = None if message.backoff is None else message.backoff.to_dict()
     said = (
         replace(message, body=b"", backoff=None, duplicate=False),

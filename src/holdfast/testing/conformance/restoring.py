@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from holdfast import Backoff, Holdfast, Outgoing, Queue, QueueNotFound, State
+from holdfast.lifecycle import moved_away
 from holdfast.message import ErrorInfo, Finished, History, Message
-from holdfast.store import Enqueued, View
+from holdfast.store import Enqueued, Settled, View
 from holdfast.testing import ManualClock
 
 PAST = History(
@@ -126,3 +127,32 @@ def test_dead_letters_that_were_discarded_are_restored_too(
 def test_nothing_is_restored_to_a_queue_that_is_not_there(hf: Holdfast, clock: ManualClock) -> None:
     with pytest.raises(QueueNotFound):
         hf.store.restore("orders", [finished(1, clock.now())], clock.now())
+
+
+@pytest.mark.promise("SPARK-7")
+def test_what_waits_leaves_by_its_place_and_nothing_else_does(
+    hf: Holdfast, queue: Queue, clock: ManualClock
+) -> None:
+    """Who has carried messages elsewhere takes away just those."""
+    queue.enqueue_many(range(5))
+    queue.enqueue(9, delay=100)
+    queue.dlq.enqueue(7)
+    seen = {
+        (name, state): hf.store.browse(View(name, state), None, 100, clock.now()).entries
+        for name, state in (
+            ("orders", State.READY),
+            ("orders", State.DELAYED),
+            ("orders.dlq", State.READY),
+        )
+    }
+    queue.enqueue("came later")
+    for (name, _), entries in seen.items():
+        stale = [moved_away(name, entry.message.id, entry.place + 1000) for entry in entries]
+        assert set(hf.store.settle(stale, clock.now())) == {Settled.STALE}
+        moves = [moved_away(name, entry.message.id, entry.place) for entry in entries]
+        assert hf.store.settle(moves, clock.now()) == [Settled.APPLIED] * len(moves)
+    stats = queue.stats()
+    assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (1, 0, 0, 0)
+    assert [entry.message.payload for entry in queue.browse()] == ["came later"]
+    assert list(queue.log()) == []
+    assert not hf.store.delete_queues(["orders", "orders.dlq"], only_empty=True)
