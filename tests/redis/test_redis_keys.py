@@ -238,6 +238,13 @@ def in_topic(hf: Holdfast) -> None:
         group.delete(force=True)
 
 
+def from_elsewhere(hf: Holdfast, queue: Queue) -> None:
+    now, last = hf.context.clock.now(), list(queue.log())[-1]
+    message = msgspec.structs.replace(last.message, id=next(new_ids(1, now)))
+    row = msgspec.structs.replace(last, message=message, finished_at=now)
+    assert [hf.store.restore("orders", [row], now) for _ in range(2)] == [1, 0]
+
+
 def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     """All that can be done with a queue; a name for each part of it, once it is done."""
     queue = hf.queue("orders", partitions=3)
@@ -261,6 +268,7 @@ def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     hf.queue("orders", max_attempts=5, partitions=4)
     send(hf, queue)
     in_topic(hf)
+    from_elsewhere(hf, queue)
     hf.store.trim("orders", keep=3, limit=100)
     hf.store.trim("orders", before=clock.now() + 1, limit=100)
     hf.store.tidy(clock.now(), log_before=None)
