@@ -15,10 +15,10 @@ from tests.spark.lakes import send, shop, work
 
 PROGRAM = """
 import json, sys
-from holdfast.cli import main
+from holdfast.cli import root
 for words in json.loads(sys.argv[1]):
     try:
-        main(words)
+        root.main(words, prog_name="holdfast")
     except SystemExit as end:
         print(f"exit {end.code}", flush=True)
 """
