@@ -37,7 +37,7 @@ SCAN = Who(
     "count and group-by",
     "limit",
     OURS.version,
-    "spark.read.parquet(...).count(), and groupBy(queue, day).count(), of the same files",
+    "spark.read.parquet(...).count(), and groupBy(queue, consumer).count(), of the same files",
     "-",
     "-",
     acks=True,
@@ -123,7 +123,7 @@ def report(at: Setting) -> list[Result]:
         with timed() as watch:
             frame = at.spark.read.option("basePath", f"{lake}/log").parquet(*files)
             assert frame.count() == n
-            frame.groupBy("queue", "day").count().collect()
+            frame.groupBy("queue", "consumer").count().collect()
         return watch.seconds
 
     entrants = [

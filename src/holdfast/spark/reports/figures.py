@@ -76,12 +76,12 @@ def step_of(first: int, last: int) -> tuple[int, int]:
 def figures(sums: DataFrame, start: int, last: int, step_ms: int) -> Figures:
     """`sums` is asked several times: it should be cached."""
     by: dict[str, list[Any]] = defaultdict(list)
-    for row in sums.where("what IN ('done', 'dead', 'time')").collect():
+    for row in _rows(sums.where("what IN ('done', 'dead', 'time', 'step')")):
         by[row["what"]].append(row)
     at = _Clock(start, step_ms)
     throughput = _throughput(by["done"], by["dead"], at)
     rest = sums.where("what IN ('cause', 'consumer')").orderBy(F.desc("n"), "queue", "a", "t")
-    for row in rest.limit(REST_MAX).collect():
+    for row in _rows(rest.limit(REST_MAX)):
         by[row["what"]].append(row)
     causes = by["cause"]
     steps = max(1, (last - start) // step_ms + 1)
@@ -94,7 +94,7 @@ def figures(sums: DataFrame, start: int, last: int, step_ms: int) -> Figures:
             "summary": _summary(throughput),
             "throughput": throughput,
             "times": _times(times),
-            "times_by_step": _times_by_step(times, at),
+            "times_by_step": _times_by_step(by["step"], at),
             "states": _states(times),
             "failures": _failures(causes, steps),
             "failures_by_step": _failures_by_step(causes, at),
@@ -104,6 +104,11 @@ def figures(sums: DataFrame, start: int, last: int, step_ms: int) -> Figures:
         },
         _overall(times),
     )
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    """By way of Arrow: a row of Spark's own takes ten times as long to arrive."""
+    return frame.toArrow().to_pylist()
 
 
 class _Clock:
@@ -151,27 +156,24 @@ def _summary(throughput: list[Row]) -> list[Row]:
     return [found[queue] for queue in sorted(found)]
 
 
-Histograms = dict[tuple[str, str], dict[int, tuple[dict[int, int], int, int]]]
-"""By queue and measure, by step: counts of buckets, the sum of the times, the longest."""
+Histograms = dict[tuple[str, str], tuple[dict[int, int], int, int]]
+"""By queue and measure: counts of buckets, the sum of the times, the longest."""
 
 
 def _histograms(rows: list[Any]) -> Histograms:
     found: Histograms = {}
     for row in rows:
-        steps = found.setdefault((row["queue"], row["a"]), {})
-        counts, total, most = steps.get(row["t"], ({}, 0, 0))
+        counts, total, most = found.get((row["queue"], row["a"]), ({}, 0, 0))
         counts[row["k"]] = row["n"]
-        steps[row["t"]] = (counts, total + row["s"], max(most, row["hi"]))
+        found[row["queue"], row["a"]] = (counts, total + row["s"], max(most, row["hi"]))
     return found
 
 
 def _times(histograms: Histograms) -> list[Row]:
     rows: list[Row] = []
     for queue, measure in sorted(histograms, key=lambda k: (k[0], MEASURES.index(k[1]))):
-        steps = histograms[queue, measure].values()
-        counts = histogram.added(counts for counts, _, _ in steps)
+        counts, total, most = histograms[queue, measure]
         n = sum(counts.values())
-        total, most = sum(s for _, s, _ in steps), max(m for _, _, m in steps)
         shares = _shares(counts, most)
         rows.append(
             {
@@ -187,28 +189,33 @@ def _times(histograms: Histograms) -> list[Row]:
 
 
 def _overall(histograms: Histograms) -> Row:
-    steps = [s for (_, name), of in histograms.items() if name == "total" for s in of.values()]
-    most = max((most for _, _, most in steps), default=0)
-    return _shares(histogram.added(counts for counts, _, _ in steps), most)
+    found = [one for (_, measure), one in histograms.items() if measure == "total"]
+    most = max((most for _, _, most in found), default=0)
+    return _shares(histogram.added(counts for counts, _, _ in found), most)
 
 
-def _shares(counts: dict[int, int], most: int) -> Row:
-    """No percentile is longer than the longest."""
-    found = {name: histogram.percentile(counts, share) for name, share in SHARES.items()}
-    return {f"{name}_ms": min(ms, most) if ms is not None else None for name, ms in found.items()}
+def _shares(counts: dict[int, int], most: int | None) -> Row:
+    """No percentile is longer than the longest; None: that is not known."""
+    found: Row = {}
+    for name, share in SHARES.items():
+        ms = histogram.percentile(counts, share)
+        found[f"{name}_ms"] = ms if ms is None or most is None else min(ms, most)
+    return found
 
 
-def _times_by_step(histograms: Histograms, at: _Clock) -> list[Row]:
+def _times_by_step(rows: list[Any], at: _Clock) -> list[Row]:
+    found: dict[tuple[str, str, int], dict[int, int]] = {}
+    for row in rows:
+        found.setdefault((row["queue"], row["a"], row["t"]), {})[row["k"]] = row["n"]
     return [
         {
             "queue": queue,
             "at": at.at(step),
             "measure": measure,
             "n": sum(counts.values()),
-            **_shares(counts, most),
+            **_shares(counts, None),
         }
-        for (queue, measure), steps in sorted(histograms.items())
-        for step, (counts, _, most) in sorted(steps.items())
+        for (queue, measure, step), counts in sorted(found.items())
     ]
 
 
@@ -220,9 +227,9 @@ def _states(histograms: Histograms) -> list[Row]:
     for queue in sorted({queue for queue, _ in histograms}):
         row: Row = {"queue": queue}
         for column, measure in names.items():
-            steps = histograms.get((queue, measure), {}).values()
-            n = sum(sum(counts.values()) for counts, _, _ in steps)
-            row[column] = sum(total for _, total, _ in steps) / n if n else 0.0
+            counts, total, _ = histograms.get((queue, measure), ({}, 0, 0))
+            n = sum(counts.values())
+            row[column] = total / n if n else 0.0
         rows.append(row)
     return rows
 

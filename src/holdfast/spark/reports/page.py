@@ -272,7 +272,7 @@ def _failures(tables: dict[str, list[Row]], span: tuple[int, int], step: int) ->
     cells = [
         [
             escape(row["queue"]),
-            f"{escape(row['cause'] or '(no error)')} <code>{row['fingerprint'] or ''}</code>",
+            f"{escape(row['cause'] or '(not known)')} <code>{row['fingerprint'] or ''}</code>",
             f"{row['n']:,}",
             f"{row['dead']:,}",
             svg.clock(row["first"]),

@@ -29,7 +29,8 @@ KEYS_MAX = 20_000
 """Keys of a chunk that are carried on: with more than that, those that are met most and slowest."""
 TEXT_MAX = 300
 MEASURES = ("wait", "between", "run", "total")
-STEPS_MAX = 240
+BY_STEP = ("wait", "run", "total")
+STEPS_MAX = 120
 SUMS = (
     "what string, queue string, a string, b string, t long, k long, "
     "n long, s long, r long, lo long, hi long"
@@ -47,7 +48,9 @@ def narrow(log: DataFrame, dead: DataFrame) -> DataFrame:
         "if(size(errors) = 0, null, transform(errors, e -> struct(unix_millis(e.at) AS at, "
         "e.attempt AS attempt, e.code AS code, e.consumer AS consumer)))"
     )
-    same = [F.col("attempts").cast("int").alias("attempts"), "fingerprint", "cause", errors]
+    # Files of an older release have none of these.
+    cause = [F.coalesce(name, F.lit("")).alias(name) for name in ("fingerprint", "cause")]
+    same = [F.col("attempts").cast("int").alias("attempts"), *cause]
     none = F.lit(None).cast("long")
     logged = log.select(
         "queue",
@@ -58,7 +61,7 @@ def narrow(log: DataFrame, dead: DataFrame) -> DataFrame:
         F.unix_millis("last_leased_at").alias("leased"),
         "key",
         "consumer",
-        *same[:-1],
+        *same,
         errors.alias("errors"),
     )
     died = dead.select(
@@ -70,7 +73,7 @@ def narrow(log: DataFrame, dead: DataFrame) -> DataFrame:
         none.alias("leased"),
         "key",
         F.lit(None).cast("string").alias("consumer"),
-        *same[:-1],
+        *same,
         errors.alias("errors"),
     )
     return logged.unionAll(died)
@@ -125,7 +128,7 @@ class _Chunk:
         yield self._rates("done", logged)
         yield self._rates("dead", self._dead)
         for name in MEASURES:
-            yield self._histogram(name, logged)
+            yield from self._histograms(name, logged)
         yield self._keys(logged)
         yield from self._failures()
 
@@ -142,17 +145,30 @@ class _Chunk:
         there = np.flatnonzero(n)
         return self._made(what, there, n=n[there], s=deliveries[there], r=errors[there])
 
-    def _histogram(self, measure: str, mask: Any) -> pa.RecordBatch:
+    def _histograms(self, measure: str, mask: Any) -> Iterator[pa.RecordBatch]:
+        """By queue in fine buckets; by queue and step in coarse ones."""
         column = self._table.column(f"{measure}_ms").combine_chunks()
         known = mask & column.is_valid().to_numpy(zero_copy_only=False)
         times = column.fill_null(0).to_numpy(zero_copy_only=False)[known]
-        wide = self._slot[known] * histogram.BUCKETS + histogram.buckets(times)
-        at, where, n = np.unique(wide, return_inverse=True, return_counts=True)
-        total = np.bincount(where, weights=times, minlength=len(at))
-        most = np.zeros(len(at), np.int64)
-        np.maximum.at(most, where, times)
-        slots, bucket = at // histogram.BUCKETS, at % histogram.BUCKETS
-        return self._made("time", slots, a=measure, k=bucket, n=n, s=total, hi=most)
+        buckets = histogram.buckets(times)
+        wide = self._queue[known] * histogram.BUCKETS + buckets
+        size = len(self._names) * histogram.BUCKETS
+        n = np.bincount(wide, minlength=size)
+        total = np.bincount(wide, weights=times, minlength=size)
+        most = np.zeros(size, np.int64)
+        np.maximum.at(most, wide, times)
+        at = np.flatnonzero(n)
+        queue = pa.array(self._names, pa.string()).take(pa.array(at // histogram.BUCKETS))
+        fine = {"n": n[at], "s": total[at], "hi": most[at], "k": at % histogram.BUCKETS}
+        yield _batch("time", len(at), queue=queue, a=measure, **fine)
+        if measure in BY_STEP:
+            wide = self._slot[known] * histogram.BUCKETS + histogram.coarse(buckets)
+            found = pa.table({"at": wide}).group_by("at", use_threads=False)
+            counts = found.aggregate([([], "count_all")])
+            at = counts.column("at").to_numpy()
+            slots, bucket = at // histogram.BUCKETS, at % histogram.BUCKETS
+            n = counts.column("count_all").combine_chunks()
+            yield self._made("step", slots, a=measure, k=bucket, n=n)
 
     def _keys(self, mask: Any) -> pa.RecordBatch:
         """By key: how many, how long in handlers, how many deliveries too many."""
