@@ -286,6 +286,47 @@ def test_numbers_that_change_are_told(connect: Connect, door: str) -> None:
 
 
 @on_one_store
+@both_doors
+def test_a_queue_that_is_deleted_is_told(connect: Connect, door: str) -> None:
+    hf = connect()
+    queue = hf.queue("orders")
+    with serving_events(hf) as doors, watch(doors, door) as watching:
+        listens(watching)
+        queue.enqueue(1)
+        wait_until(lambda: watching.of("stats"))
+        queue.delete(force=True)
+        wait_until(lambda: watching.of("gone"))
+        assert [payload for _, _, _, payload in watching.of("gone")] == [{"queue": "orders"}]
+
+
+@on_one_store
+def test_who_was_answered_between_two_looks_hears_that_it_is_otherwise(connect: Connect) -> None:
+    """Paused at one look and not at the next is what everybody knows; but not who asked between."""
+    hf = connect()
+    queue = hf.queue("orders")
+    queue.pause()
+    with serving_events(hf) as doors, watch(doors, "http") as watching:
+
+        def told() -> list[tuple[int, bool]]:
+            stats = [payload for _, _, _, payload in watching.of("stats")]
+            return [(of["ready"], of["paused"]) for of in stats]
+
+        listens(watching)
+        queue.enqueue(1)
+        wait_until(lambda: (1, True) in told())
+        with holdfast.connect(doors.http) as client:
+            for _ in range(20):  # now and then a look comes in between
+                known = len(told())
+                queue.resume()
+                assert not client.stats()[0].paused
+                queue.pause()
+                wait_until(lambda known=known: told()[known:][-1:] == [(1, True)])
+                if told()[known:] == [(1, True)]:
+                    return
+    raise AssertionError(told())
+
+
+@on_one_store
 def test_no_more_than_so_many_watch(connect: Connect) -> None:
     with serving_events(connect(), limits=Limits(streams=2)) as doors:
         with Sse(doors.http) as first, Watch(doors.grpc) as second:

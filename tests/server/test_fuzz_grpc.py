@@ -182,7 +182,7 @@ def run(operation: Operation, caller: Caller, examples: int) -> None:
 
 
 NEED_A_LEASE = {"Ack", "Nack", "Fail", "Release", "Extend"}
-NEED_AN_ID = {"GetMessage", "GetRedrive", "CancelRedrive"}
+NEED_AN_ID = {"GetReport", "GetMessage", "GetRedrive", "CancelRedrive"}
 
 
 def test_each_was_done_and_not_only_refused(caller: Caller) -> None:

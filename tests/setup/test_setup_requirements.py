@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ["dev", "runtime"]
+ALL = [*LOCKS, "node"]
 
 
 def listed(name: str) -> set[str]:
@@ -41,14 +42,14 @@ def test_every_requirement_is_locked_in_its_range(name: str) -> None:
         assert requirement.specifier.contains(version), line
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_locked_package_has_hashes(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ")
     for line in text.splitlines():
         assert line.startswith("#") or "--hash=sha256:" in line, line
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", ALL)
 def test_locks_name_no_index_and_no_path(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
     assert not re.search(r"://|--index|--find-links|/\w+/|\.whl", text)

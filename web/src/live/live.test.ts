@@ -121,4 +121,23 @@ describe("what is on the screen", () => {
     await vi.advanceTimersByTimeAsync(600);
     expect(asked).toHaveBeenCalledTimes(1);
   });
+
+  it("leaves out a queue that was deleted, though its last numbers came just before", async () => {
+    const { live, queries } = page([]);
+    const list = vi.fn(() => Promise.resolve([numbers("mail")]));
+    queries.setQueryData(STATS_KEY, [numbers("orders"), numbers("mail")]);
+    const observer = new QueryObserver(queries, {
+      queryKey: STATS_KEY,
+      queryFn: list,
+      staleTime: Infinity,
+      meta: { subjects: ["stats"] },
+    });
+    observer.subscribe(() => undefined);
+    live.ask("actions"); // the interval has begun
+    live.hear(told("stats", numbers("orders", { ready: 1 })));
+    live.hear(told("gone", { queue: "orders" }));
+    await vi.advanceTimersByTimeAsync(600);
+    expect(queries.getQueryData<Stats[]>(STATS_KEY)?.map((each) => each.queue)).toEqual(["mail"]);
+    expect(list).toHaveBeenCalledTimes(1);
+  });
 });

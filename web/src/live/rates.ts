@@ -43,7 +43,7 @@ export class Rates {
   points(queue: string, recorded: Point[], stepMs: number, now: number, most: number): Rate[] {
     const made: Rate[] = recorded.map((point) => ({ in: point.in_rate, out: point.out_rate }));
     const kept = this.samples.get(queue) ?? [];
-    let from = Math.max(recorded.at(-1)?.at ?? now, now - most * stepMs);
+    let from = Math.max(recorded.at(-1)?.at ?? kept[0]?.at ?? now, now - most * stepMs);
     while (from + stepMs <= now) {
       made.push(between(kept, from, from + stepMs));
       from += stepMs;

@@ -41,6 +41,9 @@ export function touched(event: LiveEvent): Subject[] {
     }
     case "action":
       return [...about, "actions", "queues", "stats", "topics"];
+    case "gone":
+      // Of a queue that was deleted no numbers come any more: only a new list leaves it out.
+      return [...about, "queues", "stats", "topics"];
     case "reload":
       return ["everything"];
     default:

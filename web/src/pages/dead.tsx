@@ -39,31 +39,34 @@ export function Dead({ queue, query }: { queue: string; query: URLSearchParams }
   const show = (next: { q?: string; group?: string }) =>
     go(withQuery(link("queues", queue, "dead"), { q: search, group: fingerprint, ...next }), true);
   if (groups === undefined) return error ? <ErrorNotice error={error} /> : <Waiting />;
-  if (groups.total === 0) {
-    return (
-      <div className="panel">
-        <Empty>No message of {queue} is dead.</Empty>
-        {asked ? <RedriveDialog {...asked} onClose={() => setAsked(undefined)} /> : null}
-      </div>
-    );
-  }
+  // The dialog has one place: the last dead letter may leave while it still shows how far it is.
   return (
     <div className="stack">
-      <Groups
-        groups={groups}
-        chosen={fingerprint}
-        onChoose={(group) => show({ group })}
-        onRedrive={isAdmin ? (group) => setAsked(ofGroup(queue, group)) : undefined}
-      />
-      <Letters
-        key={`${search} ${fingerprint}`}
-        queue={queue}
-        search={search}
-        fingerprint={fingerprint}
-        onSearch={(q) => show({ q })}
-        onRedrive={isAdmin ? setAsked : undefined}
-      />
-      {asked ? <RedriveDialog {...asked} onClose={() => setAsked(undefined)} /> : null}
+      {groups.total === 0 ? (
+        <div className="panel">
+          <Empty>No message of {queue} is dead.</Empty>
+        </div>
+      ) : (
+        <>
+          <Groups
+            groups={groups}
+            chosen={fingerprint}
+            onChoose={(group) => show({ group })}
+            onRedrive={isAdmin ? (group) => setAsked(ofGroup(queue, group)) : undefined}
+          />
+          <Letters
+            key={`${search} ${fingerprint}`}
+            queue={queue}
+            search={search}
+            fingerprint={fingerprint}
+            onSearch={(q) => show({ q })}
+            onRedrive={isAdmin ? setAsked : undefined}
+          />
+        </>
+      )}
+      {asked ? (
+        <RedriveDialog key="redrive" {...asked} onClose={() => setAsked(undefined)} />
+      ) : null}
     </div>
   );
 }

@@ -139,24 +139,28 @@ function LeaseLeft({ detail }: { detail: Detail }) {
 
 function Acts({ detail }: { detail: Detail }) {
   const { message, state } = detail;
-  const [isAsked, setAsked] = useState(false);
+  // What was asked for, and of which queue: the message moves on while the dialog is open.
+  const [asked, setAsked] = useState<{ verb: "redrive" | "replay"; from: string }>();
   const { data: who } = useQuery(identity);
   const live = useLive();
   const queue = sourceOf(message.queue);
-  if (!may(who, "admin", message.queue) || (state !== "dead" && state !== "done")) return null;
-  const close = () => setAsked(false);
+  const verb = state === "dead" ? "redrive" : state === "done" ? "replay" : undefined;
+  const close = () => setAsked(undefined);
   return (
     <div className="row push">
-      <Button size="xs" onClick={() => setAsked(true)}>
-        {state === "dead" ? "Redrive…" : "Replay…"}
-      </Button>
-      {!isAsked ? null : state === "dead" ? (
-        <RedriveDialog ask={{ dlq_queue: message.queue, ids: [message.id] }} onClose={close} />
-      ) : (
+      {verb && may(who, "admin", message.queue) ? (
+        <Button size="xs" onClick={() => setAsked({ verb, from: message.queue })}>
+          {verb === "redrive" ? "Redrive…" : "Replay…"}
+        </Button>
+      ) : null}
+      {asked?.verb === "redrive" ? (
+        <RedriveDialog ask={{ dlq_queue: asked.from, ids: [message.id] }} onClose={close} />
+      ) : null}
+      {asked?.verb === "replay" ? (
         <Confirm
           title={`Replay 1 message of ${queue}?`}
           verb="Replay"
-          does={() => replay(message.queue, { id: message.id })}
+          does={() => replay(asked.from, { id: message.id })}
           onDone={() => {
             said("Replayed as a new message");
             live.ask("stats", "actions", `queue:${queue}`);
@@ -165,7 +169,7 @@ function Acts({ detail }: { detail: Detail }) {
         >
           It is put in again as a new message that names this one as its origin.
         </Confirm>
-      )}
+      ) : null}
     </div>
   );
 }
