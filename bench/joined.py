@@ -1,7 +1,11 @@
-"""The runs of all stores on one page: where we lose first, then every target, then the picture."""
+"""The runs of all stores on one page: where we lose first, then every target, then the picture.
+
+python -m bench.joined FILE... writes it again, from what --json kept.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,6 +14,7 @@ from rich.table import Table
 
 from bench import plot
 from bench.page import PAGES, is_race, losses, table
+from bench.processes import ROOT
 from bench.report import verdict
 from bench.results import Result, Run
 
@@ -26,21 +31,24 @@ count; the page of a store has every figure, and says how durable and by which s
     script/bench --all            # everything, more than an hour
     script/bench --store redis    # one of them
 """
+NONE = "No run of all stores has been written down yet: the pages below have theirs.\n"
 
 
 def write(runs: list[Run], docs: Path) -> Path:
-    (docs / PICTURE).write_text(plot.bars(_pictured(runs)))
-    parts = [
-        HEAD,
-        _lost(runs),
-        "## Every target, on every store\n\n"
-        + table(["store", "", "measured", "target", ""], _rows(runs)),
-        f"![Messages a second, logarithmic]({PICTURE})\n",
-        _pages(runs),
-    ]
+    parts = [HEAD, *(_figures(runs, docs) if runs else [NONE]), _pages()]
     path = docs / "benchmarks.md"
     path.write_text("\n".join(parts))
     return path
+
+
+def _figures(runs: list[Run], docs: Path) -> list[str]:
+    (docs / PICTURE).write_text(plot.bars(_pictured(runs)))
+    targets = table(["store", "", "measured", "target", ""], _rows(runs))
+    return [
+        _lost(runs),
+        f"## Every target, on every store\n\n{targets}",
+        f"![Messages a second, logarithmic]({PICTURE})\n",
+    ]
 
 
 def show(runs: list[Run], console: Console) -> None:
@@ -75,11 +83,15 @@ def _pictured(runs: list[Run]) -> list[Result]:
     ]
 
 
-def _pages(runs: list[Run]) -> str:
-    links = [f"- [{PAGES[run.store].title}]({PAGES[run.store].file})" for run in runs]
+def _pages() -> str:
+    links = [f"- [{page.title}]({page.file})" for page in PAGES.values()]
     links += [
-        "- [On Spark](benchmarks-spark.md)",
         "- [Order and fan-out](benchmarks-partitions.md)",
         "- [Through a server](benchmarks-server.md)",
     ]
     return "## Store by store\n\n" + "\n".join(links) + "\n"
+
+
+if __name__ == "__main__":
+    kept = [msgspec.json.decode(Path(name).read_bytes(), type=Run) for name in sys.argv[1:]]
+    print(write(kept, ROOT / "docs"))

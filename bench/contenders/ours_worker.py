@@ -1,4 +1,4 @@
-"""A Holdfast worker in a process of its own: notes what was sent with a time, works off the rest."""
+"""A Holdfast worker in a process of its own: notes what carries a time, works off the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A party that has workers: what the measures with several of them, failing or killed, ask of it."""
+"""A party with workers: what the measures with several, failing or killed ones ask of it."""
 
 from __future__ import annotations
 

@@ -198,11 +198,11 @@ def _procrastinate(url: str) -> Iterator[tuple[procrastinate_app.AnyTask, ...]]:
 
 PARTIES = [
     Party(
-        PGQUEUER, 20_000, lambda url, n: pgqueuer_enqueue_bulk(FILL)(url, n), pgqueuer_start,
+        PGQUEUER, 20_000, pgqueuer_enqueue_bulk(FILL), pgqueuer_start,
         pgqueuer_noting, "at once (RetryRequested)", "heartbeat_timeout, dequeue_timeout=1 s",
     ),
     Party(
-        PROCRASTINATE, 500, lambda url, n: procrastinate_enqueue_bulk(FILL)(url, n),
+        PROCRASTINATE, 500, procrastinate_enqueue_bulk(FILL),
         procrastinate_start, procrastinate_noting, "at once (retry=3)",
         "stalled_worker_timeout, heartbeats and a task of one's own that retries stalled jobs, "
         "each every second",

@@ -1,4 +1,4 @@
-"""How soon a busy worker starts on a message: at half of what it can drain, measured just before."""
+"""How soon a busy worker starts on a message: at half of the drain rate it has just shown."""
 
 from __future__ import annotations
 
