@@ -52,7 +52,13 @@ class Page(msgspec.Struct, frozen=True):
 
 
 PAGES = {
-    "sqlite": Page("benchmarks.md", "Benchmarks", "", "file", "a few minutes"),
+    "sqlite": Page(
+        "benchmarks-sqlite.md",
+        "Benchmarks on SQLite",
+        " --store sqlite",
+        "file",
+        "about ten minutes",
+    ),
     "postgres": Page(
         "benchmarks-postgres.md",
         "Benchmarks on PostgreSQL",
@@ -95,7 +101,7 @@ def write(run: Run, docs: Path) -> Path:
     """Where it is written to: every store has a page and a picture of its own."""
     page = PAGES[run.store]
     picture = f"img/bench-{run.store}.svg"
-    rates = [result for result in run.results if _is_race(result)]
+    rates = [result for result in run.results if is_race(result)]
     (docs / "img").mkdir(exist_ok=True)
     (docs / picture).write_text(plot.bars(rates))
     head = page.head.format(**msgspec.structs.asdict(page))
@@ -107,22 +113,26 @@ def write(run: Run, docs: Path) -> Path:
     return path
 
 
-def _is_race(result: Result) -> bool:
+def is_race(result: Result) -> bool:
     """Rates of several parties: what a picture can compare."""
     return result.unit.endswith("/s") and len({row.kind for row in result.rows}) > 1
 
 
 def _targets(run: Run) -> str:
     rows = [[t.text, *verdict(t)] for result in run.results for t in result.targets]
-    return "## What we aim at\n\n" + _table(["", "measured", "target", ""], rows)
+    return "## What we aim at\n\n" + table(["", "measured", "target", ""], rows)
 
 
 def _losses(run: Run) -> str:
+    told = "\n".join(losses(run)) or "Nowhere in this run."
+    return f"{LOSSES}\n{told}\n"
+
+
+def losses(run: Run) -> list[str]:
     lines = [f"- Target missed: {t.text}: {verdict(t)[0]}, {verdict(t)[1]}." for t in _missed(run)]
     for result in run.results:
         lines += _beaten(result)
-    told = "\n".join(lines) or "Nowhere in this run."
-    return f"{LOSSES}\n{told}\n"
+    return lines
 
 
 def _missed(run: Run) -> list[Target]:
@@ -143,20 +153,20 @@ def _beaten(result: Result) -> list[str]:
 def _result(result: Result) -> str:
     headings = ["", f"median, {result.unit}", RANGE, *comparisons(result), ""]
     rows = [[row.name, *cells(result, row), row.note] for row in result.rows]
-    return f"## {result.title}\n\n" + _table(headings, rows)
+    return f"## {result.title}\n\n" + table(headings, rows)
 
 
 def _parties(run: Run) -> str:
     rows = [[w.name, w.version, w.settings, w.durability, w.delivery] for w in run.parties]
     headings = ["", "version", "settings", "durability", "delivery"]
-    return "## Who, and on which terms\n\n" + _table(headings, rows)
+    return "## Who, and on which terms\n\n" + table(headings, rows)
 
 
 def _machine(run: Run) -> str:
     rows = [[name, value] for name, value in {**run.machine, **run.options}.items()]
-    return "## The machine and the run\n\n" + _table(["", ""], rows)
+    return "## The machine and the run\n\n" + table(["", ""], rows)
 
 
-def _table(headings: list[str], rows: list[list[str]]) -> str:
+def table(headings: list[str], rows: list[list[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

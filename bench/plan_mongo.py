@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from pymongo import MongoClient
 
 from bench import server_mongo
 from bench.contenders import find_loop_app
@@ -14,10 +17,12 @@ from bench.contenders import limit_mongo as limit
 from bench.contenders import peers_mongo as peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
 from bench.measures import depth, trickle
-from bench.measures.depth import Backlog
+from bench.measures import memory as remembering
 from bench.measures.throughput import Entrant, Fresh
 from bench.measures.trickle import Setup
 from bench.plan import (
+    BULK_LIMIT,
+    DRAIN_LIMIT,
     Measure,
     Setting,
     best_peer_target,
@@ -25,6 +30,8 @@ from bench.plan import (
     limit_target,
     no_target,
     peer_target,
+    soonest_target,
+    with_fleets,
 )
 from bench.results import Result, Target, Who
 
@@ -49,10 +56,6 @@ ONE_BY_ONE = 1_000
 PEER_FAST = 5_000
 PEER_SLOW = 500
 MESSAGES = 200
-BACKLOGS = (Backlog(10_000), Backlog(1_000_000, 100_000))
-QUICK_BACKLOGS = (Backlog(10_000), Backlog(100_000, 10_000))
-COST = 1.5
-"""A third of the throughput is gone when a message costs this many times as much."""
 
 
 @contextmanager
@@ -76,7 +79,7 @@ def _enqueue_bulk(at: Setting, size: int) -> list[Result]:
     ]
 
     def judge(result: Result) -> list[Target]:
-        return list(limit_target(result, 0.6))
+        return list(limit_target(result, BULK_LIMIT))
 
     return compared(at, f"enqueue-bulk-{size}", f"Enqueue, batches of {size:,}", entrants, judge)
 
@@ -124,7 +127,7 @@ def drain(at: Setting) -> list[Result]:
 
     def judge(result: Result) -> list[Target]:
         return [
-            *limit_target(result, 0.3),
+            *limit_target(result, DRAIN_LIMIT),
             peer_target(result, peers.LOOP.who.name, 10.0),
             *best_peer_target(result, 10.0),
         ]
@@ -134,14 +137,7 @@ def drain(at: Setting) -> list[Result]:
 
 def latency(at: Setting) -> list[Result]:
     result = trickle.latency(SETUPS, at.fresh, at.repeats, MESSAGES, at.tell)
-    best = result.peers("p50")[0]
-    target = Target(
-        f"From enqueue to handler: times as soon as the best peer ({best.name})",
-        result.ratio(result.row("holdfast, p50"), best) or 0.0,
-        1.0,
-        True,
-    )
-    return [msgspec.structs.replace(result, targets=[target])]
+    return [msgspec.structs.replace(result, targets=list(soonest_target(result)))]
 
 
 def idle(at: Setting) -> list[Result]:
@@ -149,8 +145,18 @@ def idle(at: Setting) -> list[Result]:
 
 
 def at_depth(at: Setting) -> list[Result]:
-    backlogs = QUICK_BACKLOGS if at.quick else BACKLOGS
-    return depth.measure(OURS, at.fresh, at.repeats, at.tell, backlogs=backlogs, cost=COST)
+    return depth.measure(OURS, at.fresh, at.repeats, at.tell, backlogs=depth.backlogs(at.quick))
+
+
+def memory(at: Setting) -> list[Result]:
+    parties: list[remembering.Party] = [(OURS.who, partial(remembering.ours_filling, OURS))]
+    return [remembering.waiting(parties, _used, at.fresh, at.repeats, at.tell, of="Disk")]
+
+
+def _used(url: str) -> int:
+    with MongoClient[dict[str, Any]](url) as client:
+        client.admin.command("fsync")  # what is in its cache has no size on the disk yet
+        return int(client.get_default_database().command("dbStats")["totalSize"])
 
 
 MEASURES: dict[str, Measure] = {
@@ -161,4 +167,6 @@ MEASURES: dict[str, Measure] = {
     "latency": latency,
     "idle": idle,
     "depth": at_depth,  # stats are measured with it, on the same collections
+    "memory": memory,
+    **with_fleets(OURS, [peer.party() for peer in peers.DRAINING], FAST),
 }

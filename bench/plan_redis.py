@@ -18,7 +18,17 @@ from bench.measures import depth, scripts, trickle
 from bench.measures import memory as remembering
 from bench.measures.throughput import Entrant
 from bench.measures.trickle import Setup
-from bench.plan import Measure, Setting, best_peer_target, compared, limit_target, of_limit
+from bench.plan import (
+    DRAIN_LIMIT,
+    Measure,
+    Setting,
+    best_peer_target,
+    compared,
+    limit_target,
+    of_limit,
+    soonest_target,
+    with_fleets,
+)
 from bench.results import Result, Target, Who
 from bench.server_redis import stage as stage  # the plan's own
 
@@ -100,21 +110,14 @@ def drain(at: Setting) -> list[Result]:
     ]
 
     def judge(result: Result) -> list[Target]:
-        return [*limit_target(result, 0.25), *best_peer_target(result, 10.0)]
+        return [*limit_target(result, DRAIN_LIMIT), *best_peer_target(result, 10.0)]
 
     return compared(at, "drain", "Drain by one worker process, no-op handlers", entrants, judge)
 
 
 def latency(at: Setting) -> list[Result]:
     result = trickle.latency(_setups(at), at.fresh, at.repeats, MESSAGES, at.tell)
-    best = result.peers("p50")[0]
-    target = Target(
-        f"From enqueue to handler: times as soon as the best peer ({best.name})",
-        result.ratio(result.row("holdfast, p50"), best) or 0.0,
-        1.0,
-        True,
-    )
-    return [msgspec.structs.replace(result, targets=[target])]
+    return [msgspec.structs.replace(result, targets=list(soonest_target(result)))]
 
 
 def idle(at: Setting) -> list[Result]:
@@ -122,7 +125,7 @@ def idle(at: Setting) -> list[Result]:
 
 
 def at_depth(at: Setting) -> list[Result]:
-    return depth.measure(OURS, at.fresh, at.repeats, at.tell)
+    return depth.measure(OURS, at.fresh, at.repeats, at.tell, backlogs=depth.backlogs(at.quick))
 
 
 def memory(at: Setting) -> list[Result]:
@@ -131,7 +134,9 @@ def memory(at: Setting) -> list[Result]:
         (limit.WHO, _limit_filling),
     ]
     return [
-        remembering.waiting(parties, _used, at.fresh, at.repeats, at.tell),
+        remembering.waiting(
+            parties, _used, at.fresh, at.repeats, at.tell, most=remembering.BYTES_MAX
+        ),
         remembering.worked_off(OURS, _used, at.fresh, at.tell, quick=at.quick),
     ]
 
@@ -172,4 +177,5 @@ MEASURES: dict[str, Measure] = {
     "depth": at_depth,
     "memory": memory,
     "scripts": longest_script,
+    **with_fleets(OURS, [peer.party() for peer in peers.PEERS], FAST),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import msgspec
 import psycopg
@@ -11,8 +12,9 @@ import psycopg
 from bench.contenders import limit_postgres as limit
 from bench.contenders import peers_postgres as peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
+from bench.measures import depth, trickle
 from bench.measures import endurance as enduring
-from bench.measures import trickle
+from bench.measures import memory as remembering
 from bench.measures.throughput import Entrant
 from bench.measures.trickle import Setup
 from bench.plan import (
@@ -23,6 +25,8 @@ from bench.plan import (
     limit_target,
     of_limit,
     peer_target,
+    soonest_target,
+    with_fleets,
 )
 from bench.results import Result, Target, Who
 from bench.server import stage as stage  # the plan's own
@@ -122,11 +126,26 @@ def latency(at: Setting) -> list[Result]:
                False, " ms")
         for word, bound in (("p50", P50_MS), ("p99", P99_MS))
     ]  # fmt: skip
-    return [msgspec.structs.replace(result, targets=targets)]
+    return [msgspec.structs.replace(result, targets=[*soonest_target(result), *targets])]
 
 
 def idle(at: Setting) -> list[Result]:
     return [trickle.idle(SETUPS, at.fresh, at.tell)]
+
+
+def at_depth(at: Setting) -> list[Result]:
+    return depth.measure(OURS, at.fresh, at.repeats, at.tell, backlogs=depth.backlogs(at.quick))
+
+
+def memory(at: Setting) -> list[Result]:
+    parties: list[remembering.Party] = [(OURS.who, partial(remembering.ours_filling, OURS))]
+    return [remembering.waiting(parties, _used, at.fresh, at.repeats, at.tell, of="Disk")]
+
+
+def _used(url: str) -> int:
+    with psycopg.connect(url) as db:
+        row = db.execute("SELECT pg_database_size(current_database())").fetchone()
+    return int(row[0]) if row else 0
 
 
 def endurance(at: Setting) -> list[Result]:
@@ -171,4 +190,7 @@ MEASURES: dict[str, Measure] = {
     "latency": latency,
     "idle": idle,
     "endurance": endurance,
+    "depth": at_depth,
+    "memory": memory,
+    **with_fleets(OURS, peers.PARTIES, FAST),
 }

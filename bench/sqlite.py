@@ -8,12 +8,26 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.contenders import limit, peers
+import msgspec
+
+from bench.contenders import limit, litequeue_app, peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
+from bench.contenders.peer import Peer
 from bench.measures import depth, trickle
+from bench.measures import memory as remembering
 from bench.measures.throughput import Entrant, Fresh
 from bench.measures.trickle import Setup
-from bench.plan import Measure, Setting, compared, limit_target, no_target, of_limit
+from bench.plan import (
+    DRAIN_LIMIT,
+    Measure,
+    Setting,
+    compared,
+    limit_target,
+    no_target,
+    of_limit,
+    soonest_target,
+    with_fleets,
+)
 from bench.results import Result, Target, Who
 from bench.timing import fresh
 
@@ -31,6 +45,14 @@ OURS = Ours(
 )
 PARTIES: list[Who] = [OURS.who, limit.WHO, *peers.WHO]
 SETUPS = [Setup(OURS.who, OURS.worker), Setup(peers.HUEY_OFF, peers.huey_worker)]
+
+PARTIES_WITH_WORKERS = [
+    peers.huey_party(),
+    Peer(
+        peers.LITEQUEUE, litequeue_app, 1_500,
+        recovers="list_locked and retry every second, in its reader's loop",
+    ).party(),
+]  # fmt: skip
 
 FAST = 20_000
 ONE_BY_ONE = 3_000
@@ -106,11 +128,21 @@ def drain(at: Setting) -> list[Result]:
 
 
 def at_depth(at: Setting) -> list[Result]:
-    return depth.measure(OURS, at.fresh, at.repeats, at.tell)
+    return depth.measure(OURS, at.fresh, at.repeats, at.tell, backlogs=depth.backlogs(at.quick))
 
 
 def latency(at: Setting) -> list[Result]:
-    return [trickle.latency(SETUPS, at.fresh, at.repeats, 200, at.tell)]
+    result = trickle.latency(SETUPS, at.fresh, at.repeats, 200, at.tell)
+    return [msgspec.structs.replace(result, targets=list(soonest_target(result)))]
+
+
+def memory(at: Setting) -> list[Result]:
+    parties: list[remembering.Party] = [(OURS.who, partial(remembering.ours_filling, OURS))]
+    return [remembering.waiting(parties, _used, at.fresh, at.repeats, at.tell, of="Disk")]
+
+
+def _used(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("ours.db*"))
 
 
 def idle(at: Setting) -> list[Result]:
@@ -126,13 +158,15 @@ MEASURES: dict[str, Measure] = {
     "latency": latency,
     "idle": idle,
     "depth": at_depth,  # stats are measured with it, on the same files
+    "memory": memory,
+    **with_fleets(OURS, PARTIES_WITH_WORKERS, FAST),
 }
 
 
 def _drained(result: Result) -> list[Target]:
     """Ten times the best peer is said twice: what keeps no promise to keep a message is cheaper."""
     row = result.row("holdfast")
-    targets = list(limit_target(result, 0.25))
+    targets = list(limit_target(result, DRAIN_LIMIT))
     for acks, which in ((True, "the best peer with acks"), (False, "the best peer of any kind")):
         for best in result.peers(acks=acks)[:1]:
             text = f"Drain: times {which} ({best.name})"

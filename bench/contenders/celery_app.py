@@ -20,6 +20,7 @@ SETTINGS = {
     "worker_enable_remote_control": False,
     "worker_redirect_stdouts": False,
 }
+RETRIED = {"autoretry_for": (tasks.FailedOnce,), "default_retry_delay": 0}
 POLL_S = 0.01
 POLLED = {"polling_interval": POLL_S, "calc_queue_size": False}
 """For MongoDB, where kombu asks again and again: once a second, unless it is told."""
@@ -30,7 +31,10 @@ def make(url: str) -> tuple[Celery, Any, Any]:
     app.conf.update(SETTINGS)
     if url.startswith("mongodb:"):
         app.conf.broker_transport_options = POLLED
-    return app, app.task(tasks.nothing, name="nothing"), app.task(tasks.note, name="note")
+    elif seconds := tasks.recover_s():
+        app.conf.broker_transport_options = {"visibility_timeout": seconds}
+    nothing = app.task(tasks.nothing, name="nothing", **RETRIED)
+    return app, nothing, app.task(tasks.note, name="note")
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:

@@ -15,11 +15,19 @@ from bench.contenders import tasks
 from bench.timing import timed
 
 THREADS, PREFETCH = 8, 200
+RETRIED = {"max_retries": tasks.RETRIES, "min_backoff": 1, "max_backoff": 10}
+ALWAYS = 1_000_000
+"""The chance, in a million, that a call also looks after the dead."""
 
 
 def make(url: str) -> tuple[RedisBroker, Actor[..., None], Actor[..., None]]:
-    broker = RedisBroker(url=url)
-    return broker, actor(tasks.nothing, broker=broker), actor(tasks.note, broker=broker)
+    seconds = tasks.recover_s()
+    watchful: dict[str, Any] = {}
+    if seconds is not None:
+        watchful = {"heartbeat_timeout": int(seconds * 1000), "maintenance_chance": ALWAYS}
+    broker = RedisBroker(url=url, **watchful)
+    nothing = actor(tasks.nothing, broker=broker, **RETRIED)
+    return broker, nothing, actor(tasks.note, broker=broker)
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:

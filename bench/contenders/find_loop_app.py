@@ -73,8 +73,12 @@ def work(url: str, threads: int) -> None:
 def _work(jobs: Jobs) -> None:
     while True:
         if job := _take(jobs):
-            getattr(tasks, job["task"])(job["payload"])
-            _delete(jobs, job)
+            try:
+                getattr(tasks, job["task"])(job["payload"])
+            except tasks.FailedOnce:
+                jobs.update_one({"_id": job["_id"]}, {"$set": {"status": "retry", "due": 0.0}})
+            else:
+                _delete(jobs, job)
         else:
             time.sleep(POLL_S)
 

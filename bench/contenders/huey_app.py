@@ -8,7 +8,7 @@ from typing import Any
 
 from huey import SqliteHuey
 
-from bench.contenders.tasks import note, nothing
+from bench.contenders.tasks import RETRIES, note, nothing
 
 DATABASE, FSYNC = "BENCH_HUEY_DATABASE", "BENCH_HUEY_FSYNC"
 Task = Callable[[dict[str, Any]], Any]
@@ -17,7 +17,7 @@ Task = Callable[[dict[str, Any]], Any]
 def make(database: str, fsync: str) -> tuple[SqliteHuey, Task, Task]:
     """An instance on a file, and its two tasks: `nothing` and `note`."""
     own = SqliteHuey(filename=database, fsync=None if fsync == "default" else False, results=False)
-    return own, own.task()(nothing), own.task()(note)
+    return own, own.task(retries=RETRIES)(nothing), own.task()(note)
 
 
 if DATABASE in os.environ:

@@ -17,7 +17,7 @@ WORKERS = 2
 
 def make(url: str) -> tuple[RedisHuey, Callable[..., Any], Callable[..., Any]]:
     own = RedisHuey(url=url, results=False)
-    return own, own.task()(tasks.nothing), own.task()(tasks.note)
+    return own, own.task(retries=tasks.RETRIES)(tasks.nothing), own.task()(tasks.note)
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:

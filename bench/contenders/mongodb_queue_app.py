@@ -17,6 +17,8 @@ from bench.contenders import tasks
 from bench.timing import timed
 
 POLL_S = 0.01
+VISIBILITY_S, RETRY_S = 600.0, 2.0
+"""Its own default, and what suits handlers that fail but never take long."""
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:
@@ -49,7 +51,10 @@ def work(url: str, threads: int) -> None:
 def _work(queue: Queue) -> None:
     while True:
         if row := queue.get():
-            getattr(tasks, row["data"]["task"])(row["data"]["payload"])
+            try:
+                getattr(tasks, row["data"]["task"])(row["data"]["payload"])
+            except tasks.FailedOnce:
+                continue  # it has no nack: visible again when its time is up
             queue.ack(row["ack"])
         else:
             time.sleep(POLL_S)
@@ -61,7 +66,8 @@ def _task(name: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _opened(url: str) -> Iterator[Queue]:
-    queue = Queue(url, database=parse_uri(url)["database"])
+    seconds = tasks.recover_s() or (RETRY_S if tasks.may_fail() else VISIBILITY_S)
+    queue = Queue(url, database=parse_uri(url)["database"], visibility=seconds)
     yield queue
     queue.client.close()
 

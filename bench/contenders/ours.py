@@ -11,12 +11,16 @@ from typing import Any
 import msgspec
 
 import holdfast
+from bench.contenders.party import Environment, Party, Send
+from bench.contenders.tasks import RECOVER
 from bench.processes import Child
 from bench.results import Who
-from bench.timing import BATCH, batches, payloads, timed
+from bench.timing import BATCH, batches, payload, payloads, timed
 
 CONCURRENCY = 16
 QUEUE = "bench"
+POLICY = "BENCH_ACK_TIMEOUT_S"
+SWEEP_MS = 500
 DELIVERY = "leased by token, acked into the log; retries, dead letters"
 VERSION = version("holdfast")
 
@@ -93,6 +97,28 @@ class Ours(msgspec.Struct, frozen=True):
         with self.opened(home) as (_, queue), Child(command) as child:
             yield queue.enqueue, child
 
+    def party(self, n: int) -> Party:
+        """With its worker in a process of its own, as the measures of fleets ask for it."""
+        return Party(
+            self.who, n, self._fill, self._start, self._noting, "at once",
+            f"ack_timeout, HOLDFAST_OVERDUE_CHECK_INTERVAL_MS={SWEEP_MS}",
+        )  # fmt: skip
+
+    def _fill(self, home: Any, n: int) -> None:
+        with self.opened(home) as (_, queue):
+            fill(queue, n)
+
+    def _start(self, home: Any, environment: Environment) -> Child:
+        given = dict(environment)
+        if ack_timeout := given.get(RECOVER):
+            given |= {POLICY: ack_timeout, "HOLDFAST_OVERDUE_CHECK_INTERVAL_MS": str(SWEEP_MS)}
+        return Child([sys.executable, "-m", "bench.contenders.ours_worker", self.url(home)], given)
+
+    @contextmanager
+    def _noting(self, home: Any, environment: Environment) -> Iterator[tuple[Send, Child]]:
+        with self.opened(home) as (_, queue), self._start(home, environment) as child:
+            yield queue.enqueue_many, child
+
 
 def fill(
     queue: holdfast.Queue,
@@ -104,14 +130,14 @@ def fill(
 ) -> None:
     filled = 0
     while filled < n:
-        bulk = payloads(min(size, n - filled))
+        bulk = [payload(i) for i in range(filled, min(n, filled + size))]
         items = bulk if delay is None else [holdfast.Outgoing(p, delay=delay) for p in bulk]
         queue.enqueue_many(items)
         filled += len(bulk)
         tell(filled)
 
 
-def _nothing(payload: object) -> None: ...
+def _nothing(value: object) -> None: ...
 
 
 def _all_done(queue: holdfast.Queue, n: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.contenders import tasks
+from bench.contenders.party import Environment, Party, Send, one_by_one
 from bench.processes import Child
 from bench.results import Who
 from bench.timing import BATCH, batches, payloads
@@ -28,6 +29,11 @@ class Peer(msgspec.Struct, frozen=True):
     """How many tasks its worker is given: a few seconds of work."""
     options: tuple[str, ...] = ()
     """Of its worker, after the URL."""
+    python: str = sys.executable
+    """Of the environment that it is installed in."""
+    retries: str = "at once"
+    recovers: str = ""
+    """As a Party has them."""
 
     def enqueue_one(self, url: str, n: int) -> float:
         return self.app.enqueue(url, payloads(n))
@@ -48,6 +54,17 @@ class Peer(msgspec.Struct, frozen=True):
         with self.app.noting(url) as send, self._working(url) as child:
             yield send, child
 
+    def party(self, most: int | None = None) -> Party:
+        n = self.drained if most is None else min(most, self.drained)
+        return Party(
+            self.who, n, self._fill, self._start, self._noting, self.retries, self.recovers
+        )
+
+    @contextmanager
+    def _noting(self, url: str, environment: Environment) -> Iterator[tuple[Send, Child]]:
+        with self.app.noting(url) as send, self._start(url, environment) as child:
+            yield one_by_one(send), child
+
     def _fill(self, url: str, n: int) -> None:
         if hasattr(self.app, "enqueue_many"):
             self.enqueue_bulk(BATCH)(url, n)
@@ -55,5 +72,8 @@ class Peer(msgspec.Struct, frozen=True):
             self.enqueue_one(url, n)
 
     def _working(self, url: str, last: int = 0) -> Child:
-        command = [sys.executable, "-m", self.app.__name__, url, *self.options]
-        return Child(command, {tasks.LAST: str(last)})
+        return self._start(url, {tasks.LAST: str(last)})
+
+    def _start(self, url: str, environment: Environment) -> Child:
+        command = [self.python, "-m", self.app.__name__, url, *self.options]
+        return Child(command, environment)

@@ -18,6 +18,7 @@ from litequeue import LiteQueue
 from persistqueue import SQLiteAckQueue, SQLiteQueue
 
 from bench.contenders import huey_app, tasks
+from bench.contenders.party import Environment, Party, Send, one_by_one
 from bench.processes import Child
 from bench.results import Who
 from bench.timing import BATCH, batches, payloads, timed
@@ -193,6 +194,23 @@ def huey_worker(folder: Path) -> Iterator[tuple[huey_app.Task, Child]]:
     environment = huey_environment(folder, "off")
     with huey_task(folder, "off", noted=True) as send, Child(huey_command(), environment) as child:
         yield send, child
+
+
+@contextmanager
+def _huey_noting(folder: Path, environment: Environment) -> Iterator[tuple[Send, Child]]:
+    with huey_task(folder, "off", noted=True) as send, _huey_start(folder, environment) as child:
+        yield one_by_one(send), child
+
+
+def _huey_start(folder: Path, environment: Environment) -> Child:
+    return Child(huey_command(), {**huey_environment(folder, "off"), **environment})
+
+
+def huey_party() -> Party:
+    return Party(
+        HUEY_OFF, 1_500, huey_enqueue_one("off"), _huey_start, _huey_noting,
+        f"at once (retries={tasks.RETRIES})",
+    )  # fmt: skip
 
 
 def huey_command() -> list[str]:

@@ -39,6 +39,7 @@ MONGODB_QUEUE = Peer(
         "hidden until it is acked or its time is up; stays when done", acks=True,
     ),
     mongodb_queue_app, 1_000, (str(THREADS),),
+    retries="when it is visible again, after 2 s: it has no nack", recovers="visibility",
 )  # fmt: skip
 CELERY = Peer(
     Who(
@@ -48,7 +49,7 @@ CELERY = Peer(
         f"polling_interval={celery_app.POLL_S}, no gossip, mingle, heartbeat", DURABLE,
         "deleted when read: lost if its worker dies", acks=False,
     ),
-    celery_app, 500,
+    celery_app, 500, retries="at once (autoretry_for)",
 )  # fmt: skip
 PEERS = [LOOP, MONGODB_QUEUE, CELERY]
 DRAINING = [LOOP, LOOPS, MONGODB_QUEUE, CELERY]

@@ -17,8 +17,10 @@ from pgqueuer.db import AsyncpgDriver, SyncPsycopgDriver
 from pgqueuer.queries import Queries, SyncQueries
 from procrastinate import SyncPsycopgConnector
 
-from bench.contenders import pgqueuer_worker, procrastinate_app
+from bench.contenders import pgqueuer_worker, procrastinate_app, tasks
 from bench.contenders.limit_postgres import DURABLE
+from bench.contenders.party import Environment, Party, one_by_one
+from bench.contenders.party import Send as SendMany
 from bench.processes import Child
 from bench.results import Who
 from bench.timing import batches, payloads, timed
@@ -69,7 +71,7 @@ def pgqueuer_enqueue_one(url: str, n: int) -> float:
 def pgqueuer_drain(url: str, n: int) -> float:
     """From the first job's start to the last one's: the start of the process is not in it."""
     uvloop.run(_pgqueuer_enqueue(url, payloads(n), FILL))
-    with Child(_pgqueuer_command(url, last=n)) as worker:
+    with pgqueuer_start(url, {tasks.LAST: str(n)}) as worker:
         first, last = (float(line) for line in worker.lines(2))
     return last - first
 
@@ -77,9 +79,33 @@ def pgqueuer_drain(url: str, n: int) -> float:
 @contextmanager
 def pgqueuer_worker_in(url: str) -> Iterator[tuple[Send, Child]]:
     uvloop.run(_pgqueuer_enqueue(url, [], 1))
-    with psycopg.connect(url, autocommit=True) as db, Child(_pgqueuer_command(url)) as child:
+    with psycopg.connect(url, autocommit=True) as db, _pgqueuer_noting(url) as child:
         queries = SyncQueries(SyncPsycopgDriver(db))
         yield lambda item: queries.enqueue(pgqueuer_worker.NOTE, msgspec.json.encode(item)), child
+
+
+@contextmanager
+def pgqueuer_noting(url: str, environment: Environment) -> Iterator[tuple[SendMany, Child]]:
+    uvloop.run(_pgqueuer_enqueue(url, [], 1))
+    with (
+        psycopg.connect(url, autocommit=True) as db,
+        _pgqueuer_noting(url, environment) as child,
+    ):
+        queries = SyncQueries(SyncPsycopgDriver(db))
+
+        def send(items: list[dict[str, Any]]) -> None:
+            encoded: list[bytes | None] = [msgspec.json.encode(item) for item in items]
+            queries.enqueue([pgqueuer_worker.NOTE] * len(items), encoded, [0] * len(items))
+
+        yield send, child
+
+
+def pgqueuer_start(url: str, environment: Environment) -> Child:
+    return Child(_pgqueuer_command(url, pgqueuer_worker.NOTHING), environment)
+
+
+def _pgqueuer_noting(url: str, environment: Environment | None = None) -> Child:
+    return Child(_pgqueuer_command(url, pgqueuer_worker.NOTE), environment)
 
 
 async def _pgqueuer_enqueue(url: str, items: list[dict[str, Any]], size: int) -> float:
@@ -109,9 +135,9 @@ class _Pgqueuer:
         await asyncio.wait_for(self._connection.close(), 10)
 
 
-def _pgqueuer_command(url: str, last: int = 0) -> list[str]:
+def _pgqueuer_command(url: str, task: str) -> list[str]:
     module = "bench.contenders.pgqueuer_worker"
-    return [sys.executable, "-m", module, url, str(PGQUEUER_BATCH), str(last)]
+    return [sys.executable, "-m", module, url, str(PGQUEUER_BATCH), task]
 
 
 # procrastinate
@@ -139,15 +165,26 @@ def procrastinate_enqueue_one(url: str, n: int) -> float:
 def procrastinate_drain(url: str, n: int) -> float:
     """From the first task's start to the last one's: the start of the process is not in it."""
     procrastinate_enqueue_bulk(FILL)(url, n)
-    with Child(_procrastinate_command(url, last=n)) as worker:
+    with procrastinate_start(url, {tasks.LAST: str(n)}) as worker:
         first, last = (float(line) for line in worker.lines(2))
     return last - first
 
 
 @contextmanager
 def procrastinate_worker_in(url: str) -> Iterator[tuple[Send, Child]]:
-    with _procrastinate(url) as (_, note), Child(_procrastinate_command(url)) as child:
+    with _procrastinate(url) as (_, note), procrastinate_start(url, {}) as child:
         yield lambda item: note.defer(payload=item), child
+
+
+@contextmanager
+def procrastinate_noting(url: str, environment: Environment) -> Iterator[tuple[SendMany, Child]]:
+    with _procrastinate(url) as (_, note), procrastinate_start(url, environment) as child:
+        yield one_by_one(lambda item: note.defer(payload=item)), child
+
+
+def procrastinate_start(url: str, environment: Environment) -> Child:
+    module = "bench.contenders.procrastinate_app"
+    return Child([sys.executable, "-m", module, url, str(CONCURRENCY)], environment)
 
 
 @contextmanager
@@ -159,6 +196,15 @@ def _procrastinate(url: str) -> Iterator[tuple[procrastinate_app.AnyTask, ...]]:
         yield nothing, note
 
 
-def _procrastinate_command(url: str, last: int = 0) -> list[str]:
-    module = "bench.contenders.procrastinate_app"
-    return [sys.executable, "-m", module, url, str(CONCURRENCY), str(last)]
+PARTIES = [
+    Party(
+        PGQUEUER, 20_000, pgqueuer_enqueue_bulk(FILL), pgqueuer_start,
+        pgqueuer_noting, "at once (RetryRequested)", "heartbeat_timeout, dequeue_timeout=1 s",
+    ),
+    Party(
+        PROCRASTINATE, 500, procrastinate_enqueue_bulk(FILL),
+        procrastinate_start, procrastinate_noting, "at once (retry=3)",
+        "stalled_worker_timeout, heartbeats and a task of one's own that retries stalled jobs, "
+        "each every second",
+    ),
+]  # fmt: skip

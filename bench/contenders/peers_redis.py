@@ -32,7 +32,8 @@ DRAMATIQ = Peer(
         f"dramatiq_queue_prefetch={dramatiq_app.PREFETCH}", DURABLE,
         "moved to its worker's set, acked; given back when the worker is not heard of", acks=True,
     ),
-    dramatiq_app, 4_000,
+    dramatiq_app, 4_000, retries="after its backoff of 1 to 10 ms",
+    recovers="heartbeat_timeout, maintenance_chance at its most",
 )  # fmt: skip
 TASKIQ = Peer(
     Who(
@@ -41,7 +42,7 @@ TASKIQ = Peer(
         "validate_params=False",
         DURABLE, "pending with its consumer, acked; stays in the stream", acks=True,
     ),
-    taskiq_app, 4_000,
+    taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)", recovers="idle_timeout",
 )  # fmt: skip
 SAQ = Peer(
     Who(
@@ -50,7 +51,7 @@ SAQ = Peer(
         f"{version('redis')}, though it asks for one below 8",
         DURABLE, "moved to a list of active jobs, deleted when done", acks=True,
     ),
-    saq_app, 2_000,
+    saq_app, 2_000, recovers="timeout of the job, swept every second",
 )  # fmt: skip
 STREAQ = Peer(
     Who(
@@ -59,7 +60,7 @@ STREAQ = Peer(
         "takes part where the server is one",
         DURABLE, "pending with its consumer, deleted when done", acks=True,
     ),
-    streaq_app, 2_000,
+    streaq_app, 2_000, retries="at once (StreaqRetry)", recovers="idle_timeout",
 )  # fmt: skip
 CELERY = Peer(
     Who(
@@ -68,13 +69,13 @@ CELERY = Peer(
         f"worker_prefetch_multiplier={celery_app.PREFETCH}, no gossip, mingle, heartbeat",
         DURABLE, "popped into a hash of what is not acked, deleted when done", acks=True,
     ),
-    celery_app, 1_500,
+    celery_app, 1_500, retries="at once (autoretry_for)", recovers="visibility_timeout, acks_late",
 )  # fmt: skip
 RQ = Peer(
     Who(
         "rq", "peer", version("rq"), "SimpleWorker (no fork for a job), no results", DURABLE,
         "popped into a registry, deleted when done; abandoned ones are failed", acks=True,
     ),
-    rq_app, 300,
+    rq_app, 300, retries="at once (Retry)", recovers="job_timeout, maintenance_interval=1",
 )  # fmt: skip
 PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, CELERY, RQ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis
-from rq import Queue, SimpleWorker
+from rq import Queue, Retry, SimpleWorker
 
 from bench.contenders import tasks
 from bench.timing import timed
@@ -20,7 +20,7 @@ FORGET = 0  # a result that nobody asks for is not written
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:
     with _opened(url) as queue, timed() as watch:
         for item in items:
-            queue.enqueue(tasks.nothing, item, result_ttl=FORGET)
+            queue.enqueue(tasks.nothing, item, **_terms())
     return watch.seconds
 
 
@@ -28,7 +28,7 @@ def enqueue_many(url: str, parts: list[list[dict[str, Any]]]) -> float:
     with _opened(url) as queue, timed() as watch:
         for part in parts:
             queue.enqueue_many(
-                [Queue.prepare_data(tasks.nothing, (item,), result_ttl=FORGET) for item in part]
+                [Queue.prepare_data(tasks.nothing, (item,), **_many_terms()) for item in part]
             )
     return watch.seconds
 
@@ -41,7 +41,21 @@ def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
 
 def work(url: str) -> None:
     with _opened(url) as queue:
-        SimpleWorker([queue], connection=queue.connection).work(logging_level="ERROR")
+        watchful: Any = {"maintenance_interval": 1} if tasks.recover_s() else {}
+        worker = SimpleWorker([queue], connection=queue.connection, **watchful)
+        worker.work(logging_level="ERROR")
+
+
+def _terms() -> dict[str, Any]:
+    terms = {"result_ttl": FORGET, "retry": Retry(max=tasks.RETRIES)}
+    seconds = tasks.recover_s()
+    return {**terms, "job_timeout": int(seconds)} if seconds else terms
+
+
+def _many_terms() -> dict[str, Any]:
+    """The same by the name that a batch has for it."""
+    terms = _terms()
+    return {("timeout" if name == "job_timeout" else name): terms[name] for name in terms}
 
 
 @contextmanager

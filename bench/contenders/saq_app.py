@@ -18,10 +18,11 @@ from bench.timing import timed
 
 CONCURRENCY = 20
 FORGET = -1  # a result that nobody asks for is not written
+SWEEP_S = 1
 
 
 async def nothing(ctx: Any, *, payload: dict[str, Any]) -> None:
-    tasks.nothing(payload)
+    await tasks.nothing_async(payload)
 
 
 async def note(ctx: Any, *, payload: dict[str, Any]) -> None:
@@ -31,9 +32,12 @@ async def note(ctx: Any, *, payload: dict[str, Any]) -> None:
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:
     async def run() -> float:
         queue = RedisQueue.from_url(url)
+        terms: dict[str, Any] = {"retries": tasks.RETRIES}
+        if seconds := tasks.recover_s():
+            terms["timeout"] = int(seconds)
         with timed() as watch:
             for item in items:
-                await queue.enqueue("nothing", ttl=FORGET, payload=item)
+                await queue.enqueue("nothing", ttl=FORGET, payload=item, **terms)
         await queue.disconnect()
         return watch.seconds
 
@@ -51,7 +55,8 @@ def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
 def work(url: str) -> None:
     async def run() -> None:
         queue = RedisQueue.from_url(url)
-        worker = Worker(queue, [nothing, note], concurrency=CONCURRENCY)
+        watchful: Any = {"timers": {"sweep": SWEEP_S}} if tasks.recover_s() else {}
+        worker = Worker(queue, [nothing, note], concurrency=CONCURRENCY, **watchful)
         worker.SIGNALS = []
         await worker.start()
 

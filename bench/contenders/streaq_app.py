@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 from anyio.from_thread import start_blocking_portal
-from streaq import Worker
+from streaq import StreaqRetry, Worker
 
 from bench.contenders import tasks
 from bench.timing import timed
@@ -19,10 +19,14 @@ UVLOOP = {"use_uvloop": True}
 
 
 def make(url: str) -> tuple[Worker[None], Any, Any]:
-    worker = Worker(redis_url=url, concurrency=CONCURRENCY, anyio_kwargs=UVLOOP)
+    idle: Any = {"idle_timeout": seconds} if (seconds := tasks.recover_s()) else {}
+    worker = Worker(redis_url=url, concurrency=CONCURRENCY, anyio_kwargs=UVLOOP, **idle)
 
     async def nothing(payload: dict[str, Any]) -> None:
-        tasks.nothing(payload)
+        try:
+            await tasks.nothing_async(payload)
+        except tasks.FailedOnce as error:
+            raise StreaqRetry("again", delay=0) from error
 
     async def note(payload: dict[str, Any]) -> None:
         tasks.note(payload)

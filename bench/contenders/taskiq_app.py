@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvloop
-from taskiq import AsyncTaskiqDecoratedTask
+from taskiq import AsyncTaskiqDecoratedTask, SimpleRetryMiddleware
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
@@ -22,15 +22,20 @@ Task = AsyncTaskiqDecoratedTask[Any, Any]
 
 
 def make(url: str) -> tuple[RedisStreamBroker, Task, Task]:
-    broker = RedisStreamBroker(url, xread_count=CONCURRENCY)
+    seconds = tasks.recover_s()
+    watchful = {"idle_timeout": int(seconds * 1000)} if seconds else {}
+    broker = RedisStreamBroker(url, xread_count=CONCURRENCY, **watchful)
+    if tasks.may_fail():
+        broker.add_middlewares(SimpleRetryMiddleware(tasks.RETRIES))
 
     async def nothing(payload: dict[str, Any]) -> None:
-        tasks.nothing(payload)
+        await tasks.nothing_async(payload)
 
     async def note(payload: dict[str, Any]) -> None:
         tasks.note(payload)
 
-    return broker, broker.task("nothing")(nothing), broker.task("note")(note)
+    retried = broker.task("nothing", retry_on_error=True)(nothing)
+    return broker, retried, broker.task("note")(note)
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:

@@ -35,6 +35,14 @@ class Backlog(msgspec.Struct, frozen=True):
 
 BACKLOGS = (Backlog(SHALLOW), Backlog(DEEP), Backlog(SHALLOW, DELAYED))
 COST = 1.3
+MIDDLE, QUICK_DEEP = 100_000, 100_000
+
+
+def backlogs(quick: bool) -> tuple[Backlog, ...]:
+    """Ten thousand, a hundred thousand, a million; the second one is counted."""
+    if quick:
+        return (Backlog(SHALLOW), Backlog(QUICK_DEEP))
+    return (Backlog(SHALLOW), Backlog(DEEP), Backlog(MIDDLE), Backlog(SHALLOW, DELAYED))
 
 
 def measure(

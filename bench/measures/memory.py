@@ -26,7 +26,16 @@ Filled = Callable[[int], None]
 Party = tuple[Who, Callable[[Any], AbstractContextManager[Filled]]]
 
 
-def waiting(parties: list[Party], used: Used, fresh: Fresh, repeats: int, tell: Tell) -> Result:
+def waiting(
+    parties: list[Party],
+    used: Used,
+    fresh: Fresh,
+    repeats: int,
+    tell: Tell,
+    *,
+    of: str = "Memory",
+    most: float | None = None,
+) -> Result:
     samples: dict[str, list[float]] = {who.name: [] for who, _ in parties}
     for repeat in range(repeats):
         for who, opened in parties:
@@ -41,11 +50,11 @@ def waiting(parties: list[Party], used: Used, fresh: Fresh, repeats: int, tell: 
         for who, _ in parties
     ]
     targets = [
-        Target("Memory of a waiting message", row.median, BYTES_MAX, False, " bytes")
+        Target(f"{of} of a waiting message", row.median, most, False, " bytes")
         for row in rows
-        if row.kind == "ours"
+        if row.kind == "ours" and most is not None
     ]
-    title = "Memory of a waiting message"
+    title = f"{of} of a waiting message"
     return Result("memory", title, "bytes/message", rows, targets, more_is_better=False)
 
 

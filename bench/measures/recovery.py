@@ -1,0 +1,147 @@
+"""What becomes of messages whose worker is killed (SIGKILL) while it handles them.
+
+A worker finishes some, then hangs in handlers; it is killed, another one starts at once. By the
+ledger: when each of the interrupted ran again, how many were lost, how many ran twice. All parties
+at the same time, since all of it is waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.contenders import tasks
+from bench.contenders.party import Party
+from bench.ledger import LEDGER, SLOT, Ledger
+from bench.measures.fleet import ledger_of
+from bench.measures.throughput import Fresh, Tell
+from bench.processes import Child
+from bench.results import Result, Row, Target
+
+MESSAGES, FINISHED = 60, 20
+ACK_TIMEOUT_S, SLACK_S = 5.0, 1.0
+WAIT_S, QUICK_WAIT_S = 60.0, 20.0
+BEGIN_S, STEADY_S, LOOK_S = 30.0, 1.0, 0.02
+NAME = "recovery"
+
+
+class Case:
+    """One party from the kill on: who was interrupted, and when it ran again."""
+
+    def __init__(self, party: Party, home: Any, ledger: Ledger, path: Path) -> None:
+        self.party, self._home, self._ledger, self._path = party, home, ledger, path
+        self._at = self._look = 0.0
+        self._starts = b""
+        self.again: dict[int, float] = {}
+        self.victims: list[int] = []
+
+    def begin(self, stack: ExitStack) -> None:
+        self._ledger.open_gate()
+        self.party.fill(self._home, MESSAGES)
+        self._victim = stack.enter_context(self._worker(1, {tasks.HANG_FROM: str(FINISHED)}))
+
+    def hangs(self) -> bool:
+        """Whether something hangs and nothing more has begun for a while."""
+        starts = self._ledger.starts(MESSAGES)
+        if starts != self._starts:
+            self._starts, self._look = starts, time.monotonic()
+        return any(starts[FINISHED:]) and time.monotonic() - self._look > STEADY_S
+
+    def kill(self, stack: ExitStack) -> None:
+        self._victim.kill()
+        self._at = time.monotonic()
+        starts, ends = self._ledger.starts(MESSAGES), self._ledger.ends(MESSAGES)
+        self.victims = [n for n in range(MESSAGES) if starts[n] and not ends[n]]
+        stack.enter_context(self._worker(2, {}))
+
+    def look(self) -> bool:
+        """Whether everything has run that can: the interrupted, and the rest."""
+        ends = self._ledger.ends(MESSAGES)
+        for n in self.victims:
+            if ends[n] and n not in self.again:
+                self.again[n] = time.monotonic() - self._at
+        return 0 not in ends
+
+    def lost(self) -> int:
+        return self._ledger.ends(MESSAGES).count(0)
+
+    def twice(self) -> int:
+        """Finished, and run once more: what was interrupted has finished once."""
+        return sum(runs > 1 for runs in self._ledger.ends(MESSAGES))
+
+    def _worker(self, slot: int, more: dict[str, str]) -> Child:
+        given = {LEDGER: os.fspath(self._path), SLOT: str(slot), tasks.RECOVER: str(ACK_TIMEOUT_S)}
+        return self.party.start(self._home, {**given, **more})
+
+
+def measure(parties: list[Party], *, fresh: Fresh, quick: bool, tell: Tell) -> list[Result]:
+    wait = QUICK_WAIT_S if quick else WAIT_S
+    with ExitStack() as stack:
+        os.environ[tasks.RECOVER] = str(
+            ACK_TIMEOUT_S
+        )  # for what is said when a message is enqueued
+        stack.callback(os.environ.pop, tasks.RECOVER)
+        cases = [
+            Case(party, stack.enter_context(fresh()), *stack.enter_context(ledger_of(MESSAGES)))
+            for party in parties
+        ]
+        failed = _killed(cases, stack, tell)
+        tell(f"killed; waiting for {wait:.0f} s at most")
+        until = time.monotonic() + wait
+        while time.monotonic() < until and _left(cases):
+            time.sleep(LOOK_S)
+        return [_result([_row(case, wait, failed) for case in cases], cases, wait)]
+
+
+def _killed(cases: list[Case], stack: ExitStack, tell: Tell) -> list[Case]:
+    """Who never got so far as to handle a message."""
+    for case in cases:
+        tell(f"{case.party.who.name} begins")
+        case.begin(stack)
+    until = time.monotonic() + BEGIN_S
+    while time.monotonic() < until and _going(cases):
+        time.sleep(LOOK_S)
+    hanging = [case for case in cases if any(case._starts[FINISHED:])]
+    for case in hanging:
+        case.kill(stack)
+    return [case for case in cases if case not in hanging]
+
+
+def _left(cases: list[Case]) -> bool:
+    """Everybody is looked at, whoever is done: the moment of each counts."""
+    return sum(case.look() for case in cases) < len(cases)
+
+
+def _going(cases: list[Case]) -> bool:
+    return sum(case.hangs() for case in cases) < len(cases)
+
+
+def _row(case: Case, wait: float, failed: list[Case]) -> Row:
+    who, recovers = case.party.who, case.party.recovers or "nothing brings them back"
+    if case in failed:
+        return Row(who.name, who.kind, [wait], f"did not begin within {BEGIN_S:.0f} s", who.acks)
+    held, back = len(case.victims), len(case.again)
+    late = f"not within {wait:.0f} s: " if case.lost() else ""
+    note = (
+        f"{late}{held} in handling, {back} ran again; {case.lost()} of {MESSAGES} lost, "
+        f"{case.twice()} finished twice; {recovers}"
+    )
+    took = wait if case.lost() else max(case.again.values(), default=0.0)
+    return Row(who.name, who.kind, [max(took, LOOK_S)], note, who.acks)
+
+
+def _result(rows: list[Row], cases: list[Case], wait: float) -> Result:
+    ours = next(case for case in cases if case.party.who.kind == "ours")
+    took = next(row for row in rows if row.kind == "ours").median
+    targets = [
+        Target(
+            f"After kill -9, with an ack time-out of {ACK_TIMEOUT_S:.0f} s, all ran again within",
+            took, ACK_TIMEOUT_S + SLACK_S, False, " s",
+        ),
+        Target("After kill -9, messages lost", ours.lost(), 0, False, ""),
+    ]  # fmt: skip
+    title = f"From kill -9 until what it handled has run again, in {wait:.0f} s at most"
+    return Result(NAME, title, "s", rows, targets, more_is_better=False)
