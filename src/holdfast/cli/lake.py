@@ -13,7 +13,7 @@ import click
 
 from holdfast import InvalidArgument, clock
 from holdfast.cli import show
-from holdfast.cli.base import App, pass_app
+from holdfast.cli.base import App, Command, pass_app
 from holdfast.cli.kinds import MOMENT, SECONDS, When
 from holdfast.cli.show import count
 from holdfast.store import State
@@ -24,7 +24,7 @@ MASTER = click.option(
 LAKE = click.argument("lake", metavar="LAKE")
 
 
-@click.command("archive")
+@click.command("archive", cls=Command)
 @LAKE
 @click.option("--queue", "queues", multiple=True, help="Only this one; may be repeated.")
 @click.option(
@@ -73,7 +73,7 @@ def archive(
     return click.echo(f"added {rows}; {lake} holds {count(done.total, 'row')}")
 
 
-@click.command("report")
+@click.command("report", cls=Command)
 @LAKE
 @click.option("--queue", "queues", multiple=True, help="Only this one; may be repeated.")
 @click.option("--since", type=MOMENT, help="Only what ended at or after this time.")
@@ -132,7 +132,7 @@ def report(
         click.launch(page)
 
 
-@click.command("redrive")
+@click.command("redrive", cls=Command)
 @click.argument("dlq", metavar="DLQ")
 @click.option("--receipt", metavar="DIR", required=True, help="A folder of this redrive alone.")
 @click.option("--where", metavar="SQL", help="Only those; `parsed:customer.id::int = 7`, `cause`.")
@@ -189,7 +189,7 @@ def redrive(
     return click.echo(said + (f"; {rest}" if rest else ""))
 
 
-@click.command("copy")
+@click.command("copy", cls=Command)
 @click.argument("target", metavar="TARGET-URL")
 @click.option("--queue", "queues", multiple=True, help="Only this one; may be repeated.")
 @click.option("--move", is_flag=True, help="Delete the source when what arrived is equal.")

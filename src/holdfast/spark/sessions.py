@@ -31,6 +31,8 @@ NEEDED = {
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # A message has more columns than the 25 that Spark shows of a plan, and it complains of that.
+    "spark.sql.debug.maxToStringFields": "200",
 }
 LOCAL = {
     "spark.sql.catalogImplementation": "in-memory",
