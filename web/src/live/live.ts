@@ -63,7 +63,6 @@ export class Live {
     const items: Item[] = touched(event);
     if (event.type === "ping") this.time.hear(event.timestamp);
     if (event.type === "stats") items.push(...this.count(event));
-    if (event.type === "gone") this.numbers.delete(String(event.payload.queue));
     this.gather.add(items);
   }
 

@@ -50,6 +50,13 @@ describe("cells of the processing table", () => {
     expect(ask.mock.calls).toEqual([["queue:orders"]]);
   });
 
+  it("ask nothing when they were overdue from the start: the answer is fresh", () => {
+    const { ask } = shown([START - 1]);
+    expect(texts()).toEqual(["Overdue"]);
+    pass(5000);
+    expect(ask).not.toHaveBeenCalled();
+  });
+
   it("stop the timer when none of them runs any more", () => {
     const { show } = shown([START + 1_000, undefined]);
     expect(ticker.isRunning).toBe(true);
