@@ -22,7 +22,7 @@ from bench.measures.throughput import Entrant, Fresh, Tell, compare
 from bench.results import Result, Target
 
 FAIL_EVERY = 100
-GATE_S, LOOK_S = 20.0, 0.002
+GATE_S, LOOK_S = 10.0, 0.002
 SHORT = "not all workers got one to begin with: the first had taken all"
 DRAIN_S = 90.0
 
