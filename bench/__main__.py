@@ -101,7 +101,13 @@ def _run(options: argparse.Namespace, folder: Path, store: str) -> Run:
             with progress(f"{store}, {name}") as tell:
                 scale = SHORT_SCALE if short else 1
                 at = Setting(fresh, repeats, tell, hold, options.quick, scale)
-                results += plan.MEASURES[name](at)
+                try:
+                    results += plan.MEASURES[name](at)
+                except Exception as error:
+                    if options.only or options.write:
+                        raise
+                    tell(f"failed: {error}")
+                    own[f"failed: {name}"] = repr(error)[:200]
     settings = {
         "repeats": str(repeats),
         "payload": f"{PAYLOAD_BYTES} bytes of JSON",

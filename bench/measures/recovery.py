@@ -2,7 +2,8 @@
 
 A worker finishes some, then hangs in handlers; it is killed, another one starts at once. By the
 ledger: when each of the interrupted ran again, how many were lost, how many ran twice. All parties
-at the same time, since all of it is waiting.
+at the same time, since all of it is waiting. The start of the second worker is in the time where it
+takes longer than the time-out: on a machine that is busy with other things it does.
 """
 
 from __future__ import annotations
