@@ -119,4 +119,5 @@ def test_without_a_mouse(world: World, page: Any) -> None:
     reach(page, tabs, "Shift+Tab")
     page.keyboard.press("ArrowRight")
     expect(page.get_by_test_id("tab-log")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_test_id("tab-log")).to_be_focused()  # the next arrow goes on from there
     assert is_same_page(page)

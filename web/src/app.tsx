@@ -97,7 +97,7 @@ function Who(props: { queries: QueryClient; onRefused: () => void; onLeave: () =
 function Frame({ onLeave }: { onLeave: () => void }) {
   const route = parseRoute(useHash());
   const main = useRef<HTMLElement>(null);
-  const way = route.parts.join("/");
+  const way = pathOf(route).join("/");
   const first = useRef(way);
   useEffect(() => {
     // As a new page would: who reads by ear or by keyboard begins at its top.
@@ -115,6 +115,11 @@ function Frame({ onLeave }: { onLeave: () => void }) {
       </main>
     </Banner>
   );
+}
+
+/** The tabs of a queue are one page: who moves from one to the next by arrow keys stays there. */
+function pathOf({ parts }: Route): string[] {
+  return parts[0] === "queues" && parts[2] !== "messages" ? parts.slice(0, 2) : parts;
 }
 
 function skip(event: React.MouseEvent, main: HTMLElement | null): void {
