@@ -200,8 +200,8 @@ BUGS = [
     Bug(
         "the log keeps the last finish",
         SETTLE,
-        "INSERT OR IGNORE INTO holdfast_log",
-        "INSERT OR REPLACE INTO holdfast_log",
+        "INSERT OR IGNORE INTO holdfast_log\n  (seq, qid, finished_at, status, id,",
+        "INSERT OR REPLACE INTO holdfast_log\n  (seq, qid, finished_at, status, id,",
         "test_finishing.py",
     ),
     Bug(
@@ -452,8 +452,8 @@ BUGS = [
     Bug(
         "postgres: a batch is turned round",
         PG_SQL,
-        "history, body, n)\n  ORDER BY n\n",
-        "history, body, n)\n  ORDER BY -n\n",
+        "first_leased_at, body, n)\n  ORDER BY n\n",
+        "first_leased_at, body, n)\n  ORDER BY -n\n",
         "test_enqueueing.py",
     ),
     Bug(
