@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def test_no_command_shows_the_help(cli) -> None:
     result = cli()
     assert result.exit_code == 2
     assert result.output.startswith("Usage: holdfast [OPTIONS] COMMAND [ARGS]...\n")
-    assert "\n  enqueue  Enqueue PAYLOAD, or a message a JSON line.\n" in result.output
+    assert re.search(r"\n  enqueue +Enqueue PAYLOAD, or a message a JSON line\.\n", result.output)
 
 
 def test_every_command_has_help(cli) -> None:

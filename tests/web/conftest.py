@@ -18,8 +18,10 @@ PATIENCE_MS = 20_000
 """No journey takes that long; a machine that has much else to do may."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Not for the whole run: while it is there, its loop is that of the thread, and tests of async
+    code in the same process could have none."""
     if not Pages().is_built:
         reason = "the dashboard is not built: script/setup says why"
         if "CI" in os.environ:
