@@ -10,7 +10,7 @@ export function Waiting() {
   }, []);
   return (
     <div className="empty" role="status">
-      {isLong ? <Loader size="sm" aria-label="Loading" /> : null}
+      {isLong ? <Loader size="sm" role="img" aria-label="Loading" /> : null}
     </div>
   );
 }
