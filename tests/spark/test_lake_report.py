@@ -79,11 +79,13 @@ def exactly(times: list[int], share: float) -> int:
 
 
 @pytest.mark.promise("SPARK-8", "SPARK-9")
-def test_its_figures_are_those_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_its_figures_are_those_of_the_log(
+    spark: SparkSession, store_url: str, tmp_path: Path
+) -> None:
     from holdfast import spark as hs
 
     lake = str(tmp_path / "lake")
-    with holdfast.connect(f"sqlite:///{tmp_path}/test.db") as hf:
+    with holdfast.connect(store_url) as hf:
         past(hf)
         hs.archive(hf, lake, spark=spark)
         made = hs.report(lake, hf=hf, spark=spark, title="A <b>day</b>")
