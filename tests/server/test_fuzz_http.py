@@ -216,8 +216,11 @@ def fuzzing(operation: Any) -> dict[str, Callable[..., None]]:
     def test_at_length(case: Case, each_world: World) -> None:
         each_world.check(case)
 
-    name = f"{method}_{path}"
-    return {f"test_{name}": test, f"test_at_length_{name}": test_at_length}
+    name = f"{method} {path}"
+    return {
+        f"test_every_operation[{name}]": test,
+        f"test_every_operation_at_length[{name}]": test_at_length,
+    }
 
 
 for _operation in SCHEMA.get_all_operations():
