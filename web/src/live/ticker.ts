@@ -38,6 +38,8 @@ export class Ticker {
 
   private readonly tick = (): void => {
     this.schedule();
+    // A tick that is a moment late shows the second it was for: else a countdown would skip one.
+    this.shown -= this.shown % 1000;
     for (const listener of [...this.listeners]) listener();
   };
 
