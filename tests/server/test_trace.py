@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
@@ -15,17 +14,13 @@ from opentelemetry.trace import SpanKind
 import holdfast
 from holdfast.testing import drain
 from tests.server.rig import serving
+from tests.traces import provider
 
 
 @pytest.fixture
 def exporter() -> Iterator[InMemorySpanExporter]:
-    """Of the process's provider: there is one, for good."""
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        provider = TracerProvider(shutdown_on_exit=False)
-        trace.set_tracer_provider(provider)
     exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider().add_span_processor(SimpleSpanProcessor(exporter))
     yield exporter
     exporter.clear()
     exporter.shutdown()

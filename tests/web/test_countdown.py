@@ -42,13 +42,14 @@ def test_a_lease_runs_out_before_our_eyes(
     # Rarely enough that "Overdue" is there to be seen.
     world = open_world(store_url, HOLDFAST_OVERDUE_CHECK_INTERVAL_MS="3000")
     queue = world.hf.queue("orders", ack_timeout=4)
-    sent = queue.enqueue({"order": 1}, key="c-1")
-    queue.lease(owner="packer-1")
     changed: list[str] = []
     page.on("request", lambda r: changed.append(r.url) if r.method != "GET" else None)
     world.go(page, "queues/orders/processing")
-    expect(page.get_by_test_id(f"row-{sent.id}")).to_contain_text("packer-1")
+    is_live(page)  # before the time runs: a slow start of the page must not eat it
     page.evaluate(WATCH)
+    sent = queue.enqueue({"order": 1}, key="c-1")
+    queue.lease(owner="packer-1")
+    expect(page.get_by_test_id(f"row-{sent.id}")).to_contain_text("packer-1")
     expect(page.get_by_text("Nobody works on anything.")).to_be_visible()
     told, colours = zip(*page.evaluate("window.seen"), strict=True)
     assert told[-1] == "Overdue" and is_red(colours[-1])
@@ -81,9 +82,10 @@ def test_who_is_out_of_attempts_goes_to_the_dead(world: World, page: Any) -> Non
 @pytest.mark.promise("DASH-2")
 def test_a_lease_that_is_extended_is_seen_to_be(world: World, page: Any) -> None:
     queue = world.hf.queue("orders", ack_timeout=3)
+    world.go(page, "queues/orders/processing")
+    is_live(page)
     queue.enqueue(1)
     (lease,) = queue.lease()
-    world.go(page, "queues/orders/processing")
     expect(page.get_by_test_id("countdown")).to_have_text(re.compile(r"^[1-3]s$"))
     queue.extend(lease, seconds=500)
     # At zero it asks once more; nobody told it before.
@@ -93,8 +95,9 @@ def test_a_lease_that_is_extended_is_seen_to_be(world: World, page: Any) -> None
 @pytest.mark.promise("DASH-2")
 def test_a_delayed_one_says_when_it_will_come(world: World, page: Any) -> None:
     queue = world.hf.queue("orders")
-    queue.enqueue(1, delay=3)
     world.go(page, "queues/orders/delayed")
+    is_live(page)
+    queue.enqueue(1, delay=3)
     expect(page.get_by_test_id("to-go")).to_have_text(re.compile(r"\ds$"))
     has_count(page, "delayed", 0)
     has_count(page, "ready", 1)

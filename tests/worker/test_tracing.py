@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -19,6 +19,7 @@ import holdfast
 from holdfast import Backoff, Fail, Holdfast, Outgoing, tracing
 from holdfast.store import Store
 from holdfast.testing import drain
+from tests.traces import provider
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 EXPORTER = InMemorySpanExporter()
@@ -26,10 +27,8 @@ EXPORTER = InMemorySpanExporter()
 
 @pytest.fixture(scope="module")
 def tracer() -> trace.Tracer:
-    """A process has one provider, for good; outside of this file nothing is kept of it."""
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
-    trace.set_tracer_provider(provider)
+    """Outside of this file nothing is kept of its spans."""
+    provider().add_span_processor(SimpleSpanProcessor(EXPORTER))
     return trace.get_tracer("shop")
 
 
