@@ -3,7 +3,7 @@
     python -m bench.redrive [--store NAME | --url URL] [--count 1000000] [--through http|grpc]
 
 One process redrives; another leases and acks messages of a queue of its own, now and then,
-first in quiet and then while the redrive runs. Prints messages a second, the most memory that the
+in quiet, while the redrive runs, and in quiet again. Prints messages a second, the most memory that the
 redriving process held, and how long a lease or an ack took. With --through the process is a server,
 and both go by it.
 """
@@ -28,7 +28,7 @@ from bench.wire.serving import serving
 from holdfast import Holdfast, Queue
 
 COUNT, CHUNK = 1_000_000, 5000
-QUIET_S = 5.0
+QUIET_S = 15.0
 OTHERS = 100_000
 MEMORY_MIB, STOPPED_MS, SLOWER = 200, 100, 2
 
@@ -52,6 +52,11 @@ def latencies(queue: Queue, going: Callable[[], bool]) -> list[float]:
         with stopwatch(found):
             queue.ack(leases[0])
     return found
+
+
+def for_a_while() -> Callable[[], bool]:
+    until = time.perf_counter() + QUIET_S
+    return lambda: time.perf_counter() < until
 
 
 @contextmanager
@@ -94,12 +99,12 @@ def measure(name: str, url: str, n: int, through: str | None) -> None:
         hf.queue("other").enqueue_many(range(OTHERS))
     with place(url, through) as (at, server), holdfast.connect(at) as hf:
         other = hf.queue("other")
-        until = time.perf_counter() + QUIET_S
-        quiet = latencies(other, lambda: time.perf_counter() < until)
+        quiet = latencies(other, for_a_while())
         command = [sys.executable, "-m", "bench.redrive", "--url", at, "--only-redrive"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         busy = latencies(other, lambda: process.poll() is None)
         said = json.loads(process.communicate()[0])
+        quiet += latencies(other, for_a_while())
         if server is not None:
             said["peak_mib"] = server.peak_mib()
     assert said["redriven"] == n

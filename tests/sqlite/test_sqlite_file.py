@@ -26,7 +26,9 @@ from holdfast import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.stores.sqlite import checkpoints
 from holdfast.stores.sqlite.store import migrations
+from holdfast.testing import wait_until
 
 
 @pytest.fixture
@@ -262,3 +264,15 @@ def test_the_durability_that_was_asked_for(tmp_path: Path, option: str, level: i
 
 def test_migrations_are_there_to_print() -> None:
     assert "CREATE TABLE holdfast_message" in migrations()[0]
+
+
+def test_the_log_is_folded_in_beside_the_writers(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    with holdfast.connect(url) as hf:
+        queue = hf.queue("orders")
+        before = file.stat().st_size
+        queue.enqueue_many(range(2 * checkpoints.ROWS))  # fewer pages than a commit folds in itself
+        wait_until(lambda: file.stat().st_size > before)
+    assert "holdfast-sqlite-checkpoint" not in [thread.name for thread in threading.enumerate()]
+    with holdfast.connect(url) as hf:
+        assert hf.queue("orders").stats().ready == 2 * checkpoints.ROWS

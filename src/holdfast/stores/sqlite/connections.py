@@ -20,9 +20,11 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.stores.sqlite.checkpoints import Checkpointer
 
-CHECKPOINT_PAGES = 4000
-"""The log file is folded into the database (two fsyncs) when it has grown to this, some 16 MB."""
+CHECKPOINT_PAGES = 8000
+"""A commit that finds the log file as long as this, some 32 MB, folds it into the database itself
+(two fsyncs): the thread that does so beside the writers has fallen behind."""
 ASK_MS = 1
 """How long SQLite itself waits for the write lock before `_begin` asks again."""
 POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.002, 0.03, 1.0
@@ -99,6 +101,7 @@ class Connections:
                     with suppress(sqlite3.Error):  # a full disk has rolled back by itself
                         cursor.execute("ROLLBACK")
                     raise
+                self._checkpointer.wrote(self._writer.total_changes)
         if not quiet:
             self._watcher.changed()
 
@@ -161,6 +164,7 @@ class Connections:
                 return
             self._pid = 0
             self._watcher.stop()
+            self._checkpointer.stop()
             with self._write_lock, self._read_lock:
                 self._writer.close()
                 self._reader.close()
@@ -179,6 +183,7 @@ class Connections:
             self._writer, self._reader = self._open(), self._open()
             self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
             self._watcher = _Watcher(self._open)
+            self._checkpointer = Checkpointer(self._open)
             self._pid = os.getpid()
 
     def _open(self) -> sqlite3.Connection:
