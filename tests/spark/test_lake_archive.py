@@ -192,7 +192,9 @@ def _killed(
             for first in range(0, messages, step):
                 send(queue, step, first)
                 work(queue)
-                if stop.wait(0.05 * len(points) if first else 0):
+                if stop.wait(
+                    max(0.1, messages / 25_000)
+                ):  # many flow for as long as ten drivers take
                     return
 
         flowing = threading.Thread(target=flow)
@@ -202,12 +204,12 @@ def _killed(
                 wait_until(lambda: queue.stats().done > 0, PATIENCE_S)
                 driver = _driver(url, lake, point)
                 assert driver.wait(PATIENCE_S) == -signal.SIGKILL
+            flowing.join()
         finally:
-            if messages < 10_000:
-                flowing.join()
             stop.set()
             flowing.join()
         hs.archive(hf, lake, spark=spark)
         assert lake_ids(spark, lake) == once(logged(hf))
         assert lake_ids(spark, lake, "dead") == once(e.message.id for e in queue.dlq.browse())
         assert sum(lake_ids(spark, lake).values()) == queue.stats().done
+        assert queue.stats().done + queue.stats().dead == messages
