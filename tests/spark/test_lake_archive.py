@@ -194,7 +194,7 @@ def _killed(
                 work(queue)
                 if stop.wait(
                     max(0.1, messages / 25_000)
-                ):  # many flow for as long as ten drivers take
+                ):  # as long as its drivers
                     return
 
         flowing = threading.Thread(target=flow)
