@@ -230,10 +230,13 @@ class _Reader(HTMLParser):
 
 
 @pytest.mark.promise("SPARK-8")
-def test_an_empty_lake_and_files_of_an_older_release(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_lake_and_files_of_an_older_release(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast import spark as hs
+    from holdfast.spark.lake.files import Lake
 
-    lake = str(tmp_path / "lake")
+    lake = str(tmp_path / "a lake%20")
     with pytest.raises(InvalidArgument, match="holds no archive"):
         hs.report(lake, spark=spark)
     with holdfast.connect(f"sqlite:///{tmp_path}/test.db") as hf:
@@ -245,7 +248,7 @@ def test_an_empty_lake_and_files_of_an_older_release(spark: SparkSession, tmp_pa
         past(hf, rows=200)
         hs.archive(hf, lake, spark=spark, late=86_400.0)  # what comes so late is looked for
     # As if a release had written them that knew neither consumers nor causes.
-    for file in (tmp_path / "lake/log").glob("queue=orders/*/*.parquet"):
+    for file in Path(lake, "log").glob("queue=orders/*/*.parquet"):
         import pyarrow.parquet as pq
 
         table = pq.read_table(file, partitioning=None)
@@ -254,6 +257,9 @@ def test_an_empty_lake_and_files_of_an_older_release(spark: SparkSession, tmp_pa
     made = hs.report(lake, spark=spark)
     assert made.summary["done"] == 400
     assert {row["queue"] for row in made.tables["consumers"]} == {"orders", "emails"}
+    with monkeypatch.context() as patch:  # no disk: Spark reads it
+        patch.setattr(Lake, "folder", None)
+        assert hs.report(lake, spark=spark, out=str(tmp_path / "o")).tables == made.tables
     for wrong in ({"queues": "orders"}, {"since": 5}, {"title": ""}):
         (field,) = wrong
         with pytest.raises(InvalidArgument, match=field):

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -72,6 +71,12 @@ class Lake:
 
     def path(self, *names: str) -> str:
         return "/".join((self.where.rstrip("/"), *names))
+
+    @property
+    def folder(self) -> Path | None:
+        """As a folder of this machine's disk, if it is one."""
+        scheme, _, path = self.where.partition(":")  # nothing in it is quoted
+        return Path(path) if scheme == "file" else None
 
     def exists(self) -> bool:
         return bool(self._fs.exists(self._at(FOLDER)))
@@ -198,30 +203,14 @@ class Lake:
         text = msgspec.json.encode(manifest)
         target = f"{FOLDER}/{_name(manifest.number)}"
         aside = f"{FOLDER}/.{manifest.run}-{manifest.number}.tmp"
-        if self.where.startswith("file:"):
-            return self._link(text, target, aside)
+        if self.folder is not None:
+            return _link(self.folder, text, target, aside)
         self.write(aside, text)
         # HDFS and its like rename in one step, and refuse when the name is there.
         there = self._fs.exists(self._at(target))
         if there or not self._fs.rename(self._at(aside), self._at(target)):
             self.delete(aside)
             return False
-        return True
-
-    def _link(self, text: bytes, target: str, aside: str) -> bool:
-        """A local rename would replace what is there; a link does not."""
-        root = Path(unquote(urlsplit(self.where).path))
-        (root / FOLDER).mkdir(parents=True, exist_ok=True)
-        with (root / aside).open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(root / aside, root / target)
-        except FileExistsError:
-            return False
-        finally:
-            (root / aside).unlink()
         return True
 
 
@@ -237,3 +226,19 @@ def chosen(paths: Sequence[str], queues: Sequence[str]) -> list[str]:
     """The files of some queues."""
     wanted = tuple(f"/queue={queue}/" for queue in queues)
     return [path for path in paths if any(part in f"/{path}" for part in wanted)]
+
+
+def _link(root: Path, text: bytes, target: str, aside: str) -> bool:
+    """A local rename would replace what is there; a link does not."""
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    with (root / aside).open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(root / aside, root / target)
+    except FileExistsError:
+        return False
+    finally:
+        (root / aside).unlink()
+    return True

@@ -26,7 +26,7 @@ from holdfast.spark.connections import logger
 from holdfast.spark.lake import tables
 from holdfast.spark.lake.archive import Progress
 from holdfast.spark.lake.files import Lake, chosen
-from holdfast.spark.reports import scan
+from holdfast.spark.reports import direct, scan
 from holdfast.spark.reports.figures import SCHEMAS, Figures, figures, step_of
 from holdfast.spark.reports.page import page
 
@@ -140,10 +140,15 @@ def _figures(
     first, last = max(since or 0, state.first or 0), state.last or 0
     last = max(first, last if until is None else min(until - 1, last))
     start, step_ms = step_of(first, last)
-    log, dead = (tables.read(spark, lake, state, table) for table in ("log", "dead"))
-    log = _between(log, F.col("finished_at"), since, until)
-    dead = _between(dead, tables.died(), since, until)
-    sums = scan.sums(scan.narrow(log, dead), start, step_ms).persist(StorageLevel.MEMORY_AND_DISK)
+    if lake.folder is not None:
+        span = direct.Span(start, step_ms, since, until)
+        sums = direct.sums(spark, lake.folder, state.files, span)
+    else:
+        log, dead = (tables.read(spark, lake, state, table) for table in ("log", "dead"))
+        log = _between(log, F.col("finished_at"), since, until)
+        dead = _between(dead, tables.died(), since, until)
+        sums = scan.sums(scan.narrow(log, dead), start, step_ms)
+    sums = sums.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         found = figures(sums, start, last, step_ms)
     finally:

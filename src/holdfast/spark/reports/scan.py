@@ -83,10 +83,20 @@ def sums(frame: DataFrame, start: int, step_ms: int) -> DataFrame:
     """All the sums of all rows, from one read of them."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in _chunks(batches):
-            yield from _Chunk(table, start, step_ms).sums()
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        yield from summed(tables, start, step_ms)
 
-    found = frame.mapInArrow(task, SUMS)
+    return added(frame.mapInArrow(task, SUMS))
+
+
+def summed(tables: Iterator[pa.Table], start: int, step_ms: int) -> Iterator[pa.RecordBatch]:
+    """What a task does with its rows."""
+    for table in _chunks(tables):
+        yield from _Chunk(table, start, step_ms).sums()
+
+
+def added(found: DataFrame) -> DataFrame:
+    """The sums of all tasks as those of one."""
     return found.groupBy(*_BY).agg(
         F.sum("n").alias("n"),
         F.sum("s").alias("s"),
@@ -96,17 +106,17 @@ def sums(frame: DataFrame, start: int, step_ms: int) -> DataFrame:
     )
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
+def _chunks(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
     rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
         if rows >= CHUNK:
-            yield pa.Table.from_batches(waiting).combine_chunks()
+            yield pa.concat_tables(waiting).combine_chunks()
             waiting, rows = [], 0
     if rows:
-        yield pa.Table.from_batches(waiting).combine_chunks()
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 class _Chunk:

@@ -6,8 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast import clock
-
 ROWS = 2000
 """Changed rows after which it is worth the two fsyncs. SQLite counts pages, but tells nobody."""
 REST_S = 0.1
