@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_alerts_come_as_messages(spark: SparkSession, tmp_path: Path) -> None:
+def test_alerts_come_as_messages(spark: SparkSession, store_url: str, tmp_path: Path) -> None:
     from holdfast import spark as hs
 
-    with holdfast.connect(f"sqlite:///{tmp_path}/test.db") as hf:
+    with holdfast.connect(store_url) as hf:
         hf.queue("alerts")
         bad = hf.queue("bad", max_attempts=1)
         stuck = hf.queue("stuck")
