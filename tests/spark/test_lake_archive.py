@@ -192,9 +192,7 @@ def _killed(
             for first in range(0, messages, step):
                 send(queue, step, first)
                 work(queue)
-                if stop.wait(
-                    max(0.1, messages / 25_000)
-                ):  # as long as its drivers
+                if stop.wait(max(0.1, messages / 25_000)):  # as long as its drivers
                     return
 
         flowing = threading.Thread(target=flow)

@@ -119,7 +119,7 @@ def monitor(
     rules = Rules(error_budget, least)
     names = [name for name in named(at, queues) if name != home_of(alerts)]
     spark = spark or sessions.session()
-    spark.dataSource.register(SampleSource)
+    sessions.know(spark, SampleSource)
     samples = (
         spark.readStream.format(NAME)
         .option("url", url)

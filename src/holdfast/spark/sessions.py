@@ -19,6 +19,7 @@ from holdfast.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 OLDEST = (4, 2)
 LOOPBACK = "127.0.0.1"
@@ -63,6 +64,14 @@ def session(
 
     register(spark)
     return spark
+
+
+def know(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a source known to a session; once, since Spark warns of every other time."""
+    known: set[str] = spark.__dict__.setdefault("_holdfast_sources", set())
+    if source.name() not in known:
+        spark.dataSource.register(source)
+        known.add(source.name())
 
 
 def check_version() -> None:

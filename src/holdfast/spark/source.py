@@ -35,7 +35,7 @@ from holdfast.batches import Batches, Offset, Part
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.message import dlq_of
 from holdfast.queue import Context
-from holdfast.spark import arrow, columns, options, pickling
+from holdfast.spark import arrow, columns, options, pickling, sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
 from holdfast.spark.plan import Plan, run_part
@@ -52,7 +52,7 @@ ALL = 100_000_000
 
 def register(spark: SparkSession) -> None:
     """Make `format("holdfast")` known to a session."""
-    spark.dataSource.register(HoldfastSource)
+    sessions.know(spark, HoldfastSource)
 
 
 class HoldfastSource(DataSource):

@@ -81,7 +81,7 @@ def archive(
     whole("slices", slices, low=1, high=SLICES_MAX)
     url = reached(hf)
     spark = spark or sessions.session()
-    spark.dataSource.register(reading.ArchiveSource)
+    sessions.know(spark, reading.ArchiveSource)
     at = hf.context
     names = named(at, queues)
     place = Lake(spark, lake)

@@ -87,7 +87,7 @@ def triage(
     at = hf.context
     planned(at, dlq, choosing.Options(), None)  # its checks, and their order
     spark = spark or sessions.session()
-    spark.dataSource.register(reading.ArchiveSource)
+    sessions.know(spark, reading.ArchiveSource)
     ask = Ask(url, "triage", [Window(dlq)], slices)
     frame = spark.read.format(reading.NAME).option("ask", reading.dumped(ask)).load()
     token = secrets.token_hex(6)
