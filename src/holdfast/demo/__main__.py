@@ -44,7 +44,7 @@ def run(screen: Screen, path: Path, *, keep: bool, spark: bool, pictures: bool) 
             sums.the_day(screen, seen)
             fits = sums.add_up(screen, seen)
             if spark:
-                fits = _on_spark(screen, path.with_suffix(".html") if keep else None) and fits
+                fits = _on_spark(screen, _pictures(path, keep=keep) / "report.html") and fits
             if pictures:
                 one = sums.most_lived(seen).message.id
                 camera.tell(screen, os.environ["SHOP_URL"], _pictures(path, keep=keep), one)
@@ -74,7 +74,7 @@ def _pictures(path: Path, *, keep: bool) -> Path:
     return user_cache_path("holdfast") / "demo"
 
 
-def _on_spark(screen: Screen, page: Path | None) -> bool:
+def _on_spark(screen: Screen, page: Path) -> bool:
     from holdfast.demo import lake
 
     try:

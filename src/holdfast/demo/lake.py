@@ -41,7 +41,7 @@ def enriching(vat: dict[str, int]) -> Callable[[Order], Row]:
     return enrich
 
 
-def tell(screen: Screen, folder: Path, page: Path | None = None) -> bool:
+def tell(screen: Screen, folder: Path, page: Path) -> bool:
     """Run it and check it; whether every number fits. `page`: where to leave the day's report."""
     from holdfast import spark as hs
 
@@ -61,7 +61,7 @@ def tell(screen: Screen, folder: Path, page: Path | None = None) -> bool:
         spark.stop()
 
 
-def _report(screen: Screen, spark: SparkSession, folder: Path, page: Path | None) -> bool:
+def _report(screen: Screen, spark: SparkSession, folder: Path, page: Path) -> bool:
     """What the shop's queues did, all day: archived, and looked at."""
     from holdfast import spark as hs
 
@@ -76,9 +76,9 @@ def _report(screen: Screen, spark: SparkSession, folder: Path, page: Path | None
         f"{said['failure_groups']} kinds of failure, {said['amplification']:.2f} deliveries for "
         f"each that was done: {time.monotonic() - began:.1f} s."
     )
-    if page is not None:
-        page.write_bytes(Path(made.page.removeprefix("file:")).read_bytes())
-        screen.say(f"Its page: {page}")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_bytes(Path(made.page.removeprefix("file:")).read_bytes())
+    screen.say(f"Its page: {page}")
     found, wanted = (said["done"], said["dead"]), (added.log, added.dead)
     screen.check(
         "the report has all of the log", ok=found == wanted, wrong=f"{found}, not {wanted}"
