@@ -37,6 +37,18 @@ describe("the one timer", () => {
     expect(ticker.read()).toBe(1_001_000);
   });
 
+  it("shows the second it was for when it comes late", () => {
+    let late = 0;
+    const ticker = new Ticker(() => Date.now() + late);
+    const seen: number[] = [];
+    ticker.subscribe(() => seen.push(ticker.read()));
+    for (const by of [30, 120, 120]) {
+      late = by;
+      vi.advanceTimersToNextTimer();
+    }
+    expect(seen).toEqual([1_001_000, 1_002_000, 1_003_000]);
+  });
+
   it("goes on for the others when one leaves in the middle of a tick", () => {
     const ticker = new Ticker(Date.now);
     const heard = vi.fn();
