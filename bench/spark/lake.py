@@ -181,7 +181,7 @@ def _make_lake(at: Setting, where: str, n: int) -> list[str]:
     begun = lake.begin("bench", "bench", first)
     target = lake.path("_staging", "bench", "log")
     spark.range(0, n, 1, 8).select(*columns).write.partitionBy("queue", "day").parquet(target)
-    files = {"log": lake.adopt("bench", "log")}
+    files = {"log": lake.adopt("bench", "log", lake.staged("bench", "log"))}
     done = msgspec.structs.replace(
         begun, number=begun.number + 1, files=files, rows={"log": n}, first=first, last=first + span
     )

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -152,6 +152,35 @@ def test_an_older_run_cannot_publish(spark: SparkSession, tmp_path: Path) -> Non
     state = lake.state()
     assert state.files["log"] == ["log/a.parquet", *(f"log/{n}.parquet" for n in range(30))]
     assert len(list((tmp_path / "lake/_holdfast").glob("*.json"))) < 50
+
+
+def test_where_there_is_no_disk_spark_writes_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast import spark as hs
+    from holdfast.spark.lake.files import Lake
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        lake = str(tmp_path / name)
+        assert hs.archive(hf, lake, spark=spark).log == 92
+        frame = hs.archived(lake, spark=spark).drop("archived_at")
+        return [row.asDict(recursive=True) for row in frame.orderBy("id").collect()]
+
+    with holdfast.connect(f"sqlite:///{tmp_path}/test.db") as hf:
+        queue = shop(hf)
+        send(queue, 100)
+        queue.enqueue("ä", key=b"\x00\xff", headers={"a": "b"}, type="odd")
+        queue.enqueue(b"\x00\xff", delay=0, priority=3)
+        for lease in queue.lease(200):
+            payload = lease.message.payload
+            if isinstance(payload, dict) and payload["n"] % 10 == 0:
+                queue.fail(lease, "no rate")
+            else:
+                queue.ack(lease, result={"n": 1})
+        straight = rows("straight")
+        with monkeypatch.context() as patch:
+            patch.setattr(Lake, "folder", None)
+            assert rows("by Spark") == straight
 
 
 POINTS = ("after-begin", "in-read", "after-write", "after-adopt", "after-publish")

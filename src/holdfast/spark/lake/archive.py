@@ -12,7 +12,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -27,7 +28,7 @@ from holdfast.policy import seconds, whole
 from holdfast.queue import Context
 from holdfast.spark import sessions
 from holdfast.spark.connections import logger
-from holdfast.spark.lake import reading, tables
+from holdfast.spark.lake import reading, tables, writing
 from holdfast.spark.lake.files import STAGING, Lake, Manifest, chosen
 from holdfast.spark.lake.reading import Ask, Window
 from holdfast.topic import is_hidden
@@ -136,6 +137,15 @@ def named(at: Context, queues: Any) -> list[str]:
     return asked
 
 
+class _Part(NamedTuple):
+    """Files of a table, and the times of finishing or dying in them."""
+
+    rows: int
+    first: int | None
+    last: int | None
+    files: list[str]
+
+
 class _Run:
     def __init__(
         self,
@@ -162,22 +172,15 @@ class _Run:
         logs = [name for home in homes for name in (home, dlq_of(home))]
         self._hold_back(logs)
         tell("reading the log")
-        log = self._write("log", self._log(logs, upto))
+        log = self._log(logs, upto)
         tell("reading dead letters")
-        dead = self._write("dead", self._dead([dlq_of(home) for home in homes]))
+        dead = self._adopted("dead", [self._write("dead", self._dead([dlq_of(h) for h in homes]))])
         tell("publishing")
         manifest = self._published(logs, upto, log, dead)
         for name in logs:
             archives.note(self._at, name, self._lake.where, upto - self._late_ms)
-        return Archived(
-            self._lake.where,
-            self._run,
-            homes,
-            log["rows"],
-            dead["rows"],
-            manifest.rows["log"],
-            upto,
-        )
+        added = (log.rows, dead.rows, manifest.rows["log"])
+        return Archived(self._lake.where, self._run, homes, *added, upto)
 
     def _hold_back(self, logs: list[str]) -> None:
         """Before the first row is read: from now on retention waits for this archive."""
@@ -186,23 +189,35 @@ class _Run:
             upto = 0 if mark is None else max(0, mark - self._late_ms)
             archives.note(self._at, name, self._lake.where, upto)
 
-    def _log(self, names: list[str], upto: int) -> DataFrame:
+    def _log(self, names: list[str], upto: int) -> _Part:
+        """What is new, and what came late."""
+        fresh = [Window(name, self._state.marks.get(name), upto) for name in names]
+        late = self._late(names) if self._late_ms else None
+        folder = self._lake.folder
+        if folder is None:
+            frame = self._read("log", fresh)
+            parts = [self._write("log", frame if late is None else frame.unionByName(late))]
+        else:
+            parts = [self._write_straight(folder, fresh)]
+            if late is not None:
+                parts.append(self._write("log", late))
+        return self._adopted("log", parts)
+
+    def _late(self, names: list[str]) -> DataFrame | None:
+        """What finished before the last run, and is not in the lake yet."""
         marks = self._state.marks
-        fresh = self._read("log", [Window(name, marks.get(name), upto) for name in names])
         again = [
             Window(name, max(0, marks[name] - self._late_ms), marks[name])
             for name in names
             if name in marks
         ]
-        if not again or not self._late_ms:
-            return fresh
+        if not again:
+            return None
         since = min(window.since or 0 for window in again)
         known = self._known("log", names).where(
             F.col("finished_at") >= F.timestamp_millis(F.lit(since))
         )
-        return fresh.unionByName(
-            self._read("log", again).join(known, ["queue", "id", "finished_at"], "left_anti")
-        )
+        return self._read("log", again).join(known, ["queue", "id", "finished_at"], "left_anti")
 
     def _dead(self, names: list[str]) -> DataFrame:
         found = self._read("dead", [Window(name) for name in names])
@@ -220,12 +235,27 @@ class _Run:
         times = ["finished_at"] if table == "log" else ["dead_at", "enqueued_at"]
         return tables.read(self._spark, self._lake, state, table).select("queue", "id", *times)
 
-    def _read(self, table: str, windows: list[Window]) -> DataFrame:
-        ask = Ask(self._url, table, windows, self._slices)
-        return self._spark.read.format(reading.NAME).option("ask", reading.dumped(ask)).load()
+    def _ask(self, table: str, windows: list[Window]) -> Ask:
+        return Ask(self._url, table, windows, self._slices)
 
-    def _write(self, table: str, frame: DataFrame) -> dict[str, Any]:
-        """Into the staging folder, and from there to its place; not published yet."""
+    def _read(self, table: str, windows: list[Window]) -> DataFrame:
+        ask = reading.dumped(self._ask(table, windows))
+        return self._spark.read.format(reading.NAME).option("ask", ask).load()
+
+    def _write_straight(self, folder: Path, windows: list[Window]) -> _Part:
+        """By the tasks themselves, onto the disk."""
+        staging = f"{STAGING}/{self._run}/straight"
+        ask, now = self._ask("log", windows), self._at.clock.now()
+        written = writing.write(self._spark, ask, folder / staging, now)
+        return _Part(
+            sum(file.rows for file in written),
+            min((file.first for file in written), default=None),
+            max((file.last for file in written), default=None),
+            [f"{staging}/{file.path}" for file in written],
+        )
+
+    def _write(self, table: str, frame: DataFrame) -> _Part:
+        """By Spark, into the staging folder."""
         seen = Observation()
         at = F.col("finished_at") if table == "log" else tables.died()
         frame = tables.stored(frame, table, self._at.clock.now()).observe(
@@ -237,13 +267,20 @@ class _Run:
         target = self._lake.path(STAGING, self._run, table)
         with _settings(self._spark, WRITING):
             frame.write.partitionBy("queue", "day").parquet(target)
-        return {**seen.get, "files": self._lake.adopt(self._run, table)}
+        return _Part(**seen.get, files=self._lake.staged(self._run, table))
 
-    def _published(
-        self, logs: list[str], upto: int, log: dict[str, Any], dead: dict[str, Any]
-    ) -> Manifest:
+    def _adopted(self, table: str, parts: list[_Part]) -> _Part:
+        """From the staging folder to their place; not published yet."""
+        return _Part(
+            sum(part.rows for part in parts),
+            _least(*(part.first for part in parts)),
+            _most(*(part.last for part in parts)),
+            self._lake.adopt(self._run, table, [path for part in parts for path in part.files]),
+        )
+
+    def _published(self, logs: list[str], upto: int, log: _Part, dead: _Part) -> Manifest:
         before = self._state
-        new = {"log": log["files"], "dead": dead["files"]}
+        new = {"log": log.files, "dead": dead.files}
         every = {table: [*before.files.get(table, []), *paths] for table, paths in new.items()}
         manifest = msgspec.structs.replace(
             before,
@@ -252,11 +289,11 @@ class _Run:
             files=new,
             marks={**before.marks, **dict.fromkeys(logs, upto)},
             rows={
-                "log": before.rows.get("log", 0) + log["rows"],
-                "dead": before.rows.get("dead", 0) + dead["rows"],
+                "log": before.rows.get("log", 0) + log.rows,
+                "dead": before.rows.get("dead", 0) + dead.rows,
             },
-            first=_least(before.first, log["first"], dead["first"]),
-            last=_most(before.last, log["last"], dead["last"]),
+            first=_least(before.first, log.first, dead.first),
+            last=_most(before.last, log.last, dead.last),
         )
         self._lake.publish(manifest, every)
         self._lake.delete(f"{STAGING}/{self._run}")

@@ -124,14 +124,15 @@ class Lake:
                 if number < before:
                     self.delete(f"{FOLDER}/{_name(number)}")
 
-    def adopt(self, run: str, table: str) -> list[str]:
+    def staged(self, run: str, table: str) -> list[str]:
+        """What Spark has written of it, and no task that was run again or failed."""
+        return [path for path in self._walk(f"{STAGING}/{run}/{table}") if _is_parquet(path)]
+
+    def adopt(self, run: str, table: str, staged: Sequence[str]) -> list[str]:
         """Move what a run has staged to where it is read; the paths."""
-        staged = f"{STAGING}/{run}/{table}"
         paths: list[str] = []
-        for number, path in enumerate(sorted(self._walk(staged))):
-            if not path.endswith(".parquet"):
-                continue
-            folder = path[len(staged) + 1 :].rpartition("/")[0]
+        for number, path in enumerate(sorted(staged)):
+            folder = "/".join(path.split("/")[-3:-1])  # by queue and day
             target = f"{table}/{folder}/{run}-{number}.parquet"
             self._fs.mkdirs(self._at(f"{table}/{folder}"))
             if not self._fs.rename(self._at(path), self._at(target)):
@@ -216,6 +217,10 @@ class Lake:
 
 def _name(number: int) -> str:
     return f"{number:09d}.json"
+
+
+def _is_parquet(path: str) -> bool:
+    return path.endswith(".parquet") and _is_data(path)
 
 
 def _is_data(path: str) -> bool:

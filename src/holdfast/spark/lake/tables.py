@@ -25,10 +25,16 @@ PLAIN = {
 }
 READ = {table: StructType([*plain.fields, *_CAUSE]) for table, plain in PLAIN.items()}
 """What an executor reads of a store. `fingerprint` and `cause`: of the last error (groups.py)."""
-_TIMES = ("wait_ms", "between_ms", "run_ms", "total_ms")
+TIMES = {
+    "wait_ms": ("enqueued_at", "first_leased_at"),
+    "between_ms": ("first_leased_at", "last_leased_at"),
+    "run_ms": ("last_leased_at", "finished_at"),
+    "total_ms": ("enqueued_at", "finished_at"),
+}
+"""Milliseconds from one to the other, none below 0."""
 _ADDED = [StructField("archived_at", READ["log"]["finished_at"].dataType)]
 STORED = {
-    "log": StructType([*READ["log"].fields, *[StructField(n, LongType()) for n in _TIMES], *_ADDED,
+    "log": StructType([*READ["log"].fields, *[StructField(n, LongType()) for n in TIMES], *_ADDED,
                        StructField("day", DateType())]),
     "dead": StructType([*READ["dead"].fields, *_ADDED, StructField("day", DateType())]),
 }  # fmt: skip
@@ -67,16 +73,8 @@ def stored(frame: DataFrame, table: str, at: int) -> DataFrame:
     frame = frame.withColumn("archived_at", F.timestamp_millis(F.lit(at)))
     if table == "dead":
         return frame.withColumn("day", F.to_date(died()))
-    begun, first, last = "enqueued_at", "first_leased_at", "last_leased_at"
-    return frame.withColumns(
-        {
-            "wait_ms": _between(begun, first),
-            "between_ms": _between(first, last),
-            "run_ms": _between(last, "finished_at"),
-            "total_ms": _between(begun, "finished_at"),
-            "day": F.to_date("finished_at"),
-        }
-    )
+    times = {name: _between(*ends) for name, ends in TIMES.items()}
+    return frame.withColumns({**times, "day": F.to_date("finished_at")})
 
 
 def died() -> Any:

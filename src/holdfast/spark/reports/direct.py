@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as compute
@@ -74,7 +73,7 @@ def sums(
 
 def _part(path: str, name: str) -> str:
     found = re.search(rf"(?:^|/){name}=([^/]*)/", path)
-    return unquote(found[1]) if found else ""
+    return found[1] if found else ""
 
 
 def _is_within(day: str, span: Span) -> bool:
