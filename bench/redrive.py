@@ -3,9 +3,9 @@
     python -m bench.redrive [--store NAME | --url URL] [--count 1000000] [--through http|grpc]
 
 One process redrives; another leases and acks messages of a queue of its own, now and then,
-in quiet, while the redrive runs, and in quiet again. Prints messages a second, the most memory that the
-redriving process held, and how long a lease or an ack took. With --through the process is a server,
-and both go by it.
+in quiet, while the redrive runs, and in quiet again. Prints messages a second, the most memory that
+the redriving process held, and how long a lease or an ack took. With --through the process is a
+server, and both go by it.
 """
 
 from __future__ import annotations

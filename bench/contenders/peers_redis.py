@@ -13,9 +13,14 @@ from bench.contenders import (
     streaq_app,
     taskiq_app,
 )
+from bench.contenders.elsewhere import Elsewhere
 from bench.contenders.limit_redis import DURABLE
 from bench.contenders.peer import Peer
 from bench.results import Who
+
+ARQ_APP = Elsewhere("arq_app", "bench-arq")
+ARQ_JOBS, ARQ_POLL_S = 20, 0.01
+"""Where more no longer drain faster, and as often as the others that poll."""
 
 HUEY = Peer(
     Who(
@@ -62,6 +67,16 @@ STREAQ = Peer(
     ),
     streaq_app, 2_000, retries="at once (StreaqRetry)", recovers="idle_timeout",
 )  # fmt: skip
+ARQ = Peer(
+    Who(
+        "arq", "peer", f"{ARQ_APP.version('arq')}, redis {ARQ_APP.version('redis')}",
+        f"uvloop, no results; worker of max_jobs={ARQ_JOBS}, poll_delay={ARQ_POLL_S}; in an "
+        "environment of its own, as it asks for a redis below 6",
+        DURABLE, "stays in the queue, marked by a key that expires; deleted when done", acks=True,
+    ),
+    ARQ_APP, 1_500, (str(ARQ_JOBS), str(ARQ_POLL_S)), retries="at its next poll (Retry)",
+    recovers="job_timeout, and 10 s that it adds",
+)  # fmt: skip
 CELERY = Peer(
     Who(
         "celery", "peer", f"{version('celery')}, kombu {version('kombu')}",
@@ -78,4 +93,4 @@ RQ = Peer(
     ),
     rq_app, 300, retries="at once (Retry)", recovers="job_timeout, maintenance_interval=1",
 )  # fmt: skip
-PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, CELERY, RQ]
+PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, ARQ, CELERY, RQ]
