@@ -47,7 +47,8 @@ TASKIQ = Peer(
         "validate_params=False",
         DURABLE, "pending with its consumer, acked; stays in the stream", acks=True,
     ),
-    taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)", recovers="idle_timeout",
+    taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)",
+    recovers="idle_timeout, looked at when a message comes",
 )  # fmt: skip
 SAQ = Peer(
     Who(
@@ -56,7 +57,7 @@ SAQ = Peer(
         f"{version('redis')}, though it asks for one below 8",
         DURABLE, "moved to a list of active jobs, deleted when done", acks=True,
     ),
-    saq_app, 2_000, recovers="timeout of the job, swept every second",
+    saq_app, 2_000, recovers="timeout of the job, swept every second, 5 s for each",
 )  # fmt: skip
 STREAQ = Peer(
     Who(
@@ -84,13 +85,14 @@ CELERY = Peer(
         f"worker_prefetch_multiplier={celery_app.PREFETCH}, no gossip, mingle, heartbeat",
         DURABLE, "popped into a hash of what is not acked, deleted when done", acks=True,
     ),
-    celery_app, 1_500, retries="at once (autoretry_for)", recovers="visibility_timeout, acks_late",
+    celery_app, 1_500, retries="at once (autoretry_for)",
+    recovers="visibility_timeout, unacked_restore_interval=1, acks_late",
 )  # fmt: skip
 RQ = Peer(
     Who(
         "rq", "peer", version("rq"), "SimpleWorker (no fork for a job), no results", DURABLE,
         "popped into a registry, deleted when done; abandoned ones are failed", acks=True,
     ),
-    rq_app, 300, retries="at once (Retry)", recovers="job_timeout, maintenance_interval=1",
+    rq_app, 300, retries="at once (Retry)", recovers="job_timeout, and 60 s that it adds",
 )  # fmt: skip
 PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, ARQ, CELERY, RQ]
