@@ -48,7 +48,7 @@ TASKIQ = Peer(
         DURABLE, "pending with its consumer, acked; stays in the stream", acks=True,
     ),
     taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)",
-    recovers="idle_timeout, looked at when a message comes",
+    recovers="idle_timeout, looked at when a message comes: here after 10 s",
 )  # fmt: skip
 SAQ = Peer(
     Who(

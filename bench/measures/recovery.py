@@ -2,9 +2,9 @@
 
 A worker finishes some, then hangs in handlers; it is killed as soon as it does, before a time-out
 of its own can end the handlers, and another one starts at once. By the ledger: when each of the
-interrupted ran again, how many did not, how many ran twice. Shortly before the end who still misses
-some gets one more message, for those that look after the dead only when there is work. All parties
-at the same time, since all of it is waiting. The start of the second worker is in the time where it
+interrupted ran again, how many did not, how many ran twice. Who still misses some after twice the
+time-out gets one more message: some look after the dead only when there is work. All parties at the
+same time, since all of it is waiting. The start of the second worker is in the time where it
 takes longer than the time-out: on a machine that is busy with other things it does.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ MESSAGES, FINISHED = 60, 20
 ACK_TIMEOUT_S, SLACK_S = 5.0, 1.0
 WAIT_S, QUICK_WAIT_S = 75.0, 20.0
 """The longest that a peer adds to its time-out is 60 s."""
-MORE_S = 4.0
-"""How long before the end one more message comes."""
+MORE_S = 2 * ACK_TIMEOUT_S
+"""After the kill: when one more message comes."""
 BEGIN_S, STEADY_S, LOOK_S = 30.0, 1.0, 0.02
 NAME = "recovery"
 
@@ -44,7 +45,7 @@ class Case:
         self.again: dict[int, float] = {}
         self.victims: list[int] = []
         self.missing = MESSAGES
-        self.missing_before_more: int | None = None
+        self.more: Future[None] | None = None
 
     def fill(self) -> None:
         self._ledger.open_gate()
@@ -70,7 +71,7 @@ class Case:
         self.victims = [n for n in range(MESSAGES) if starts[n] and not ends[n]]
         stack.enter_context(self._worker(2, {}))
 
-    def look(self, wait: float) -> bool:
+    def look(self, wait: float, pool: ThreadPoolExecutor) -> bool:
         """Whether everything has run, the interrupted and the rest, or its time is up."""
         since = time.monotonic() - self._at
         if not self.missing or since > wait:
@@ -80,18 +81,15 @@ class Case:
             if ends[n] and n not in self.again:
                 self.again[n] = since
         self.missing = ends.count(0)
-        if self.missing and self.missing_before_more is None and since > wait - MORE_S:
-            self.missing_before_more = self.missing
-            self.party.fill(self._home, 1)
+        if self.missing and self.more is None and since > MORE_S:
+            self.more = pool.submit(
+                self.party.fill, self._home, 1
+            )  # others are looked at meanwhile
         return not self.missing
-
-    def by_more(self) -> int:
-        """How many of them came with the one message more."""
-        return (self.missing_before_more or self.missing) - self.missing
 
     def twice(self) -> int:
         """Finished, and run once more: what was interrupted has finished once."""
-        first = 0 if self.missing_before_more is None else 1  # the one more was the first again
+        first = 0 if self.more is None else 1  # the one more was the first one again
         return sum(runs > 1 for runs in self._ledger.ends(MESSAGES)[first:])
 
     def _worker(self, slot: int, more: dict[str, str]) -> Child:
@@ -113,8 +111,12 @@ def measure(parties: list[Party], *, fresh: Fresh, quick: bool, tell: Tell) -> l
         failed = _killed(cases, stack, tell)
         tell(f"killed; waiting for {wait:.0f} s at most")
         killed = [case for case in cases if case not in failed]
-        while _left(killed, wait):
-            time.sleep(LOOK_S)
+        with ThreadPoolExecutor(len(cases)) as pool:
+            while _left(killed, wait, pool):
+                time.sleep(LOOK_S)
+        for case in killed:
+            if case.more is not None:
+                case.more.result()
         return [_result([_row(case, wait, failed) for case in cases], cases, wait)]
 
 
@@ -139,9 +141,9 @@ def _killed(cases: list[Case], stack: ExitStack, tell: Tell) -> list[Case]:
     return [case for case in alive if not case.began()]
 
 
-def _left(cases: list[Case], wait: float) -> bool:
+def _left(cases: list[Case], wait: float, pool: ThreadPoolExecutor) -> bool:
     """Everybody is looked at, whoever is done: the moment of each counts."""
-    return sum(case.look(wait) for case in cases) < len(cases)
+    return sum(case.look(wait, pool) for case in cases) < len(cases)
 
 
 def _row(case: Case, wait: float, failed: list[Case]) -> Row:
@@ -150,9 +152,8 @@ def _row(case: Case, wait: float, failed: list[Case]) -> Row:
         return Row(who.name, who.kind, [wait], f"did not begin within {BEGIN_S:.0f} s", who.acks)
     held, back = len(case.victims), len(case.again)
     late = f"not within {wait:.0f} s: " if case.missing else ""
-    more = f", {case.by_more()} after one more came" if case.by_more() else ""
     note = (
-        f"{late}{held} in handling, {back} ran again{more}; {case.missing} of {MESSAGES} not done, "
+        f"{late}{held} in handling, {back} ran again; {case.missing} of {MESSAGES} not done, "
         f"{case.twice()} finished twice; {recovers}"
     )
     took = wait if case.missing else max(case.again.values(), default=0.0)
