@@ -47,8 +47,7 @@ def work(url: str) -> None:
         if tasks.recover_s():
             watchful = {
                 "maintenance_interval": LOOK_S,  # when it looks for jobs whose worker has died
-                "worker_ttl": LOOK_S
-                + LESS_S,  # an idle one waits so long for a job before it looks
+                "worker_ttl": LOOK_S + LESS_S,  # an idle one waits for a job, and then looks
             }
         worker = SimpleWorker([queue], connection=queue.connection, **watchful)
         worker.work(logging_level="ERROR")

@@ -82,9 +82,8 @@ class Case:
                 self.again[n] = since
         self.missing = ends.count(0)
         if self.missing and self.more is None and since > MORE_S:
-            self.more = pool.submit(
-                self.party.fill, self._home, 1
-            )  # others are looked at meanwhile
+            # In a thread: the others are looked at meanwhile.
+            self.more = pool.submit(self.party.fill, self._home, 1)
         return not self.missing
 
     def twice(self) -> int:
