@@ -38,7 +38,9 @@ class Peer(msgspec.Struct, frozen=True):
         return self.app.enqueue(url, payloads(n))
 
     def enqueue_bulk(self, size: int) -> Callable[[str, int], float]:
-        return lambda url, n: self.app.enqueue_many(url, batches(payloads(n), size))
+        app = self.app
+        assert isinstance(app, ModuleType), f"{self.who.name} has no bulk"
+        return lambda url, n: app.enqueue_many(url, batches(payloads(n), size))
 
     def drain(self, url: str, n: int) -> float:
         """From the first task's start to the last one's: the start of the process is not in it."""
