@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ HOLD_S, QUICK_HOLD_S = 180.0, 20.0
 
 def main() -> None:
     options = _parse()
+    # Ignored where we were started in the background; workers inherit that, and end by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 160)
     logging.getLogger("huey").setLevel(logging.ERROR)
     with folder_on_disk() as folder:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from pymongo import MongoClient
 
-from bench import server_mongo
 from bench.contenders import find_loop_app
 from bench.contenders import limit_mongo as limit
 from bench.contenders import peers_mongo as peers
 from bench.contenders.ours import CONCURRENCY, DELIVERY, VERSION, Ours
 from bench.measures import depth, trickle
 from bench.measures import memory as remembering
-from bench.measures.throughput import Entrant, Fresh
+from bench.measures.throughput import Entrant
 from bench.measures.trickle import Setup
 from bench.plan import (
     BULK_LIMIT,
@@ -34,6 +30,7 @@ from bench.plan import (
     with_fleets,
 )
 from bench.results import Result, Target, Who
+from bench.server_mongo import stage as stage  # the plan's own
 
 OURS = Ours(
     Who(
@@ -58,12 +55,6 @@ PEER_SLOW = 500
 MESSAGES = 200
 
 
-@contextmanager
-def stage(folder: Path) -> Iterator[tuple[Fresh, dict[str, str]]]:
-    with server_mongo.stage(folder) as (fresh, facts):
-        yield fresh, {**facts, "not here": peers.ABSENT}
-
-
 def enqueue_bulk(at: Setting) -> list[Result]:
     return [result for size in SIZES for result in _enqueue_bulk(at, size)]
 
@@ -75,6 +66,7 @@ def _enqueue_bulk(at: Setting, size: int) -> list[Result]:
         Entrant(limit.WHO, limit.enqueue_bulk(size), FAST),
         Entrant(peers.LOOP.who, peers.LOOP.enqueue_bulk(size), PEER_FAST),
         Entrant(peers.MONGODB_QUEUE.who, peers.MONGODB_QUEUE.enqueue_bulk(size), PEER_FAST),
+        Entrant(peers.DRAMATIQ.who, peers.DRAMATIQ.enqueue_one, PEER_SLOW, once),
         Entrant(peers.CELERY.who, peers.CELERY.enqueue_one, PEER_SLOW, once),
     ]
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -17,17 +18,35 @@ ANSWER_S = 60.0
 class Child:
     """A process whose output is read line by line; asked to stop (SIGINT) at the end of `with`."""
 
-    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        spoken_to: bool = False,
+    ) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         path = os.pathsep.join([os.fspath(ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+            stdin=subprocess.PIPE if spoken_to else None,
             stdout=subprocess.PIPE,
             stderr=self._said,
             cwd=ROOT,
         )
         self._rest = b""
+
+    def say(self, line: str) -> None:
+        """One line to its standard input; an error with what it said on stderr if it has ended."""
+        into = self._process.stdin
+        assert into is not None
+        try:
+            into.write(f"{line}\n".encode())
+            into.flush()
+        except BrokenPipeError as error:
+            self._process.wait()
+            raise RuntimeError(f"{self._process.args}: {self._complaint(0.0)}") from error
 
     def lines(self, n: int, *, within: float = ANSWER_S) -> list[str]:
         """The next `n` lines; an error with what it said on stderr if they do not come."""
@@ -69,6 +88,9 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()  # ends who listens, also where SIGINT is ignored
         self._process.send_signal(signal.SIGINT)  # nothing happens to one that has ended
         try:
             self._process.wait(10)

@@ -24,6 +24,8 @@ RETRIED = {"autoretry_for": (tasks.FailedOnce,), "default_retry_delay": 0}
 POLL_S = 0.01
 POLLED = {"polling_interval": POLL_S, "calc_queue_size": False}
 """For MongoDB, where kombu asks again and again: once a second, unless it is told."""
+WATCHFUL = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+"""On Redis, kombu gives back what is not acked in time once in 100 s, unless it is told."""
 
 
 def make(url: str) -> tuple[Celery, Any, Any]:
@@ -32,7 +34,7 @@ def make(url: str) -> tuple[Celery, Any, Any]:
     if url.startswith("mongodb:"):
         app.conf.broker_transport_options = POLLED
     elif seconds := tasks.recover_s():
-        app.conf.broker_transport_options = {"visibility_timeout": seconds}
+        app.conf.broker_transport_options = {"visibility_timeout": seconds, **WATCHFUL}
     nothing = app.task(tasks.nothing, name="nothing", **RETRIED)
     return app, nothing, app.task(tasks.note, name="note")
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.contenders import tasks
+from bench.contenders.elsewhere import Elsewhere
 from bench.contenders.party import Environment, Party, Send, one_by_one
 from bench.processes import Child
 from bench.results import Who
@@ -24,13 +25,11 @@ class Peer(msgspec.Struct, frozen=True):
     """What its module can do, as the measures ask for it."""
 
     who: Who
-    app: ModuleType
+    app: ModuleType | Elsewhere
     drained: int
     """How many tasks its worker is given: a few seconds of work."""
     options: tuple[str, ...] = ()
     """Of its worker, after the URL."""
-    python: str = sys.executable
-    """Of the environment that it is installed in."""
     retries: str = "at once"
     recovers: str = ""
     """As a Party has them."""
@@ -39,7 +38,9 @@ class Peer(msgspec.Struct, frozen=True):
         return self.app.enqueue(url, payloads(n))
 
     def enqueue_bulk(self, size: int) -> Callable[[str, int], float]:
-        return lambda url, n: self.app.enqueue_many(url, batches(payloads(n), size))
+        app = self.app
+        assert isinstance(app, ModuleType), f"{self.who.name} has no bulk"
+        return lambda url, n: app.enqueue_many(url, batches(payloads(n), size))
 
     def drain(self, url: str, n: int) -> float:
         """From the first task's start to the last one's: the start of the process is not in it."""
@@ -75,5 +76,6 @@ class Peer(msgspec.Struct, frozen=True):
         return self._start(url, {tasks.LAST: str(last)})
 
     def _start(self, url: str, environment: Environment) -> Child:
-        command = [self.python, "-m", self.app.__name__, url, *self.options]
+        python = self.app.python if isinstance(self.app, Elsewhere) else sys.executable
+        command = [python, "-m", self.app.__name__, url, *self.options]
         return Child(command, environment)

@@ -7,12 +7,15 @@ from importlib.metadata import version
 import pymongo
 
 from bench.contenders import celery_app, find_loop_app, mongodb_queue_app
+from bench.contenders.elsewhere import Elsewhere
 from bench.contenders.limit_mongo import DRIVER, DURABLE
 from bench.contenders.peer import Peer
 from bench.results import Who
 
 THREADS = 8
 """Where more no longer drain faster, on two cores."""
+
+DRAMATIQ_APP = Elsewhere("dramatiq_mongodb_app", "bench-dramatiq-mongodb")
 
 LOOP = Peer(
     Who(
@@ -51,10 +54,16 @@ CELERY = Peer(
     ),
     celery_app, 500, retries="at once (autoretry_for)",
 )  # fmt: skip
-PEERS = [LOOP, MONGODB_QUEUE, CELERY]
-DRAINING = [LOOP, LOOPS, MONGODB_QUEUE, CELERY]
-
-ABSENT = (
-    "dramatiq-mongodb 0.8.3: asks for a dramatiq below 2 and so cannot be installed beside the one "
-    "that is measured on Redis"
-)
+DRAMATIQ = Peer(
+    Who(
+        "dramatiq-mongodb", "peer",
+        f"{DRAMATIQ_APP.version('dramatiq-mongodb')}, dramatiq {DRAMATIQ_APP.version('dramatiq')}",
+        f"worker of {THREADS} threads, no Prometheus; makes no index; in an environment of its "
+        "own, as it asks for a dramatiq below 2", DURABLE,
+        "marked when read, and when done; stays marked if its worker dies; its retries fail: the "
+        "same _id is inserted again", acks=True,
+    ),
+    DRAMATIQ_APP, 500, (str(THREADS),), retries="",
+)  # fmt: skip
+PEERS = [LOOP, MONGODB_QUEUE, DRAMATIQ, CELERY]
+DRAINING = [LOOP, LOOPS, MONGODB_QUEUE, DRAMATIQ, CELERY]

@@ -128,7 +128,8 @@ class _Pgqueuer:
     async def __aenter__(self) -> Queries:
         self._connection = await asyncpg.connect(self._url)
         queries = Queries(AsyncpgDriver(self._connection))
-        await queries.install()
+        if not await queries.schema_is_installed():
+            await queries.install()
         return queries
 
     async def __aexit__(self, *_: object) -> None:
@@ -192,7 +193,8 @@ def _procrastinate(url: str) -> Iterator[tuple[procrastinate_app.AnyTask, ...]]:
     connector = SyncPsycopgConnector(conninfo=url, min_size=1, max_size=1)
     app, nothing, note = procrastinate_app.make(connector)
     with app.open():
-        app.schema_manager.apply_schema()
+        if not app.check_connection():  # which says whether its table is there
+            app.schema_manager.apply_schema()
         yield nothing, note
 
 

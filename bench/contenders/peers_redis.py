@@ -13,9 +13,14 @@ from bench.contenders import (
     streaq_app,
     taskiq_app,
 )
+from bench.contenders.elsewhere import Elsewhere
 from bench.contenders.limit_redis import DURABLE
 from bench.contenders.peer import Peer
 from bench.results import Who
+
+ARQ_APP = Elsewhere("arq_app", "bench-arq")
+ARQ_JOBS, ARQ_POLL_S = 20, 0.01
+"""Where more no longer drain faster, and as often as the others that poll."""
 
 HUEY = Peer(
     Who(
@@ -42,7 +47,8 @@ TASKIQ = Peer(
         "validate_params=False",
         DURABLE, "pending with its consumer, acked; stays in the stream", acks=True,
     ),
-    taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)", recovers="idle_timeout",
+    taskiq_app, 4_000, retries="at once (SimpleRetryMiddleware)",
+    recovers="idle_timeout, looked at when a message comes: here after 10 s",
 )  # fmt: skip
 SAQ = Peer(
     Who(
@@ -51,7 +57,7 @@ SAQ = Peer(
         f"{version('redis')}, though it asks for one below 8",
         DURABLE, "moved to a list of active jobs, deleted when done", acks=True,
     ),
-    saq_app, 2_000, recovers="timeout of the job, swept every second",
+    saq_app, 2_000, recovers="timeout of the job, swept every second, 5 s for each",
 )  # fmt: skip
 STREAQ = Peer(
     Who(
@@ -62,6 +68,16 @@ STREAQ = Peer(
     ),
     streaq_app, 2_000, retries="at once (StreaqRetry)", recovers="idle_timeout",
 )  # fmt: skip
+ARQ = Peer(
+    Who(
+        "arq", "peer", f"{ARQ_APP.version('arq')}, redis {ARQ_APP.version('redis')}",
+        f"uvloop, no results; worker of max_jobs={ARQ_JOBS}, poll_delay={ARQ_POLL_S}; in an "
+        "environment of its own, as it asks for a redis below 6",
+        DURABLE, "stays in the queue, marked by a key that expires; deleted when done", acks=True,
+    ),
+    ARQ_APP, 1_500, (str(ARQ_JOBS), str(ARQ_POLL_S)), retries="at its next poll (Retry)",
+    recovers="job_timeout, and 10 s that it adds",
+)  # fmt: skip
 CELERY = Peer(
     Who(
         "celery", "peer", f"{version('celery')}, kombu {version('kombu')}",
@@ -69,13 +85,14 @@ CELERY = Peer(
         f"worker_prefetch_multiplier={celery_app.PREFETCH}, no gossip, mingle, heartbeat",
         DURABLE, "popped into a hash of what is not acked, deleted when done", acks=True,
     ),
-    celery_app, 1_500, retries="at once (autoretry_for)", recovers="visibility_timeout, acks_late",
+    celery_app, 1_500, retries="at once (autoretry_for)",
+    recovers="visibility_timeout, unacked_restore_interval=1, acks_late",
 )  # fmt: skip
 RQ = Peer(
     Who(
         "rq", "peer", version("rq"), "SimpleWorker (no fork for a job), no results", DURABLE,
         "popped into a registry, deleted when done; abandoned ones are failed", acks=True,
     ),
-    rq_app, 300, retries="at once (Retry)", recovers="job_timeout, maintenance_interval=1",
+    rq_app, 300, retries="at once (Retry)", recovers="job_timeout, and 60 s that it adds",
 )  # fmt: skip
-PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, CELERY, RQ]
+PEERS = [HUEY, DRAMATIQ, TASKIQ, SAQ, STREAQ, ARQ, CELERY, RQ]

@@ -15,6 +15,8 @@ from bench.timing import timed
 
 NAME = "bench"
 FORGET = 0  # a result that nobody asks for is not written
+LOOK_S, LESS_S = 1, 15
+"""A worker waits for a job for its ttl less 15 s."""
 
 
 def enqueue(url: str, items: list[dict[str, Any]]) -> float:
@@ -41,7 +43,12 @@ def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
 
 def work(url: str) -> None:
     with _opened(url) as queue:
-        watchful: Any = {"maintenance_interval": 1} if tasks.recover_s() else {}
+        watchful: Any = {}
+        if tasks.recover_s():
+            watchful = {
+                "maintenance_interval": LOOK_S,  # when it looks for jobs whose worker has died
+                "worker_ttl": LOOK_S + LESS_S,  # an idle one waits for a job, and then looks
+            }
         worker = SimpleWorker([queue], connection=queue.connection, **watchful)
         worker.work(logging_level="ERROR")
 
@@ -49,6 +56,7 @@ def work(url: str) -> None:
 def _terms() -> dict[str, Any]:
     terms = {"result_ttl": FORGET, "retry": Retry(max=tasks.RETRIES)}
     seconds = tasks.recover_s()
+    # It counts as abandoned 60 s, which rq adds, after its time-out.
     return {**terms, "job_timeout": int(seconds)} if seconds else terms
 
 

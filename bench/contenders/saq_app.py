@@ -34,7 +34,7 @@ def enqueue(url: str, items: list[dict[str, Any]]) -> float:
         queue = RedisQueue.from_url(url)
         terms: dict[str, Any] = {"retries": tasks.RETRIES}
         if seconds := tasks.recover_s():
-            terms["timeout"] = int(seconds)
+            terms["timeout"] = int(seconds)  # what runs for longer is swept
         with timed() as watch:
             for item in items:
                 await queue.enqueue("nothing", ttl=FORGET, payload=item, **terms)
@@ -55,6 +55,7 @@ def noting(url: str) -> Iterator[Callable[[dict[str, Any]], Any]]:
 def work(url: str) -> None:
     async def run() -> None:
         queue = RedisQueue.from_url(url)
+        # Once a minute unless told; it then waits 5 s for each one's worker, one after the other.
         watchful: Any = {"timers": {"sweep": SWEEP_S}} if tasks.recover_s() else {}
         worker = Worker(queue, [nothing, note], concurrency=CONCURRENCY, **watchful)
         worker.SIGNALS = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvloop
 from taskiq import AsyncTaskiqDecoratedTask, SimpleRetryMiddleware
+from taskiq.acks import AcknowledgeType
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
@@ -22,8 +23,12 @@ Task = AsyncTaskiqDecoratedTask[Any, Any]
 
 
 def make(url: str) -> tuple[RedisStreamBroker, Task, Task]:
-    seconds = tasks.recover_s()
-    watchful = {"idle_timeout": int(seconds * 1000)} if seconds else {}
+    watchful: Any = {}
+    if seconds := tasks.recover_s():
+        watchful = {
+            "idle_timeout": int(seconds * 1000),  # what is pending for longer is claimed
+            "unacknowledged_lock_timeout": seconds,  # else who dies while it claims keeps the lock
+        }
     broker = RedisStreamBroker(url, xread_count=CONCURRENCY, **watchful)
     if tasks.may_fail():
         broker.add_middlewares(SimpleRetryMiddleware(tasks.RETRIES))
@@ -65,7 +70,11 @@ def work(url: str) -> None:
     broker = make(url)[0]
     uvloop.run(
         run_receiver_task(
-            broker, run_startup=True, max_async_tasks=CONCURRENCY, validate_params=False
+            broker,
+            run_startup=True,
+            max_async_tasks=CONCURRENCY,
+            validate_params=False,
+            ack_time=AcknowledgeType.WHEN_EXECUTED,  # acked when it has run: at least once
         )
     )
 

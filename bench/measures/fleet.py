@@ -78,13 +78,14 @@ def _draining(
     def run(home: Any, n: int) -> float:
         party.fill(home, n)
         with ledger_of(n) as (ledger, path), ExitStack() as stack:
-            for slot in range(1, workers + 1):
+            together = workers if n == party.n else 1  # too few for more, when it only warms up
+            for slot in range(1, together + 1):
                 named = {**(given or {}), LEDGER: str(path), SLOT: str(slot)}
                 stack.enter_context(party.start(home, named))
-            _until(lambda: ledger.at_gate() == workers, GATE_S)
+            _until(lambda: ledger.at_gate() == together, GATE_S)
             if not ledger.at_gate():
                 raise RuntimeError(f"{party.who.name}: no worker came in {GATE_S:.0f} s")
-            if ledger.at_gate() < workers and n == party.n:
+            if ledger.at_gate() < together:
                 alone.add(party.who.name)
             start = time.perf_counter()
             ledger.open_gate()

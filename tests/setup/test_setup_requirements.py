@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ["dev", "runtime"]
-ALL = [*LOCKS, "node"]
+ALL = [*LOCKS, "node", "bench", "bench-arq", "bench-dramatiq-mongodb"]
 
 
 def listed(name: str) -> set[str]:
