@@ -42,6 +42,8 @@ RECONNECT_S = (0.1, 5.0)
 IDLE_S = 1.0
 RENEW_TICK_S = 0.25
 LOOP_END_S = 5.0
+SWEEP_END_S = 5.0
+"""For a sweep that is under way: the store is closed after it, and its lock is given back."""
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -114,8 +116,7 @@ class Worker:
         self._start(self._renew_loop)
         for _ in range(self._concurrency):
             self._start(self._handle_loop)
-        if self._sweeper is not None:
-            self._start(self._sweeper.run, self._quit)
+        sweeping = self._sweeper and self._start(self._sweeper.run, self._quit)
         names = ", ".join(queue.name for queue in self._queues)
         logger.info("working %s with concurrency %d", names, self._concurrency)
         try:
@@ -135,6 +136,8 @@ class Worker:
                 self._handing_out.notify_all()
             self._loop.stop()
             self._leave()
+            if sweeping is not None:
+                sweeping.join(SWEEP_END_S)
         logger.info("stopped; %d deliveries settled", self._settled)
         return clean and self._unsettled == 0
 
