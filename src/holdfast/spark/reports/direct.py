@@ -26,12 +26,16 @@ pc: Any = compute  # made at run time: no checker knows its functions
 
 TASKS_PER_CORE = 3
 ERRORS = {"at": None, "attempt": pa.int32(), "code": pa.string(), "consumer": pa.string()}
-READ = [
-    *("finished_at", "dead_at", "enqueued_at", "last_leased_at", "status", "source"),
-    *("key", "consumer", "attempts", "fingerprint", "cause"),
-    *(f"{name}_ms" for name in scan.MEASURES),
-    *(f"errors.list.element.{name}" for name in ERRORS),
-]
+BOTH = ["key", "attempts", "fingerprint", "cause", *(f"errors.list.element.{n}" for n in ERRORS)]
+READ = {
+    False: [
+        *("finished_at", "last_leased_at", "status", "consumer"),
+        *(f"{name}_ms" for name in scan.MEASURES),
+        *BOTH,
+    ],
+    True: ["dead_at", "enqueued_at", "source", *BOTH],
+}
+"""The columns of the log, and those of dead letters."""
 
 
 class File(NamedTuple):
@@ -100,7 +104,8 @@ def _dealt(files: list[File], tasks: int) -> list[list[File]]:
 def _tables(files: list[File], span: Span) -> Iterator[pa.Table]:
     for file in files:
         with pq.ParquetFile(file.path) as parquet:
-            for batch in parquet.iter_batches(scan.CHUNK, columns=READ, use_threads=False):
+            names = READ[file.dead]
+            for batch in parquet.iter_batches(scan.CHUNK, columns=names, use_threads=False):
                 table = _narrowed(batch, file)
                 if span.since is not None:
                     table = table.filter(pc.field("at") >= span.since)
@@ -143,8 +148,8 @@ def _narrowed(batch: pa.RecordBatch, file: File) -> pa.Table:
             "key": column("key", text),
             "consumer": no(text) if file.dead else column("consumer", text),
             "attempts": column("attempts", pa.int32()),
-            "fingerprint": column("fingerprint", text).fill_null(""),
-            "cause": column("cause", text).fill_null(""),
+            "fingerprint": column("fingerprint", text),
+            "cause": column("cause", text),
             "errors": _errors(batch),
         }
     )
@@ -168,9 +173,9 @@ def _errors(batch: pa.RecordBatch) -> pa.Array:
         for name, kind in kinds.items()
     ]
     each = pa.StructArray.from_arrays(parts, list(kinds))
-    errors = pa.ListArray.from_arrays(lists.offsets, each)
-    some = pc.greater(pc.list_value_length(lists), 0)
-    return pc.if_else(some, errors, pa.scalar(None, errors.type))
+    offsets = lists.offsets.to_numpy()
+    none = pa.array(offsets[1:] == offsets[:-1])
+    return pa.ListArray.from_arrays(lists.offsets, each, mask=none)
 
 
 def _ms(times: pa.Array) -> pa.Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -81,8 +82,11 @@ def figures(sums: DataFrame, start: int, last: int, step_ms: int) -> Figures:
     at = _Clock(start, step_ms)
     throughput = _throughput(by["done"], by["dead"], at)
     rest = sums.where("what IN ('cause', 'consumer')").orderBy(F.desc("n"), "queue", "a", "t")
-    for row in _rows(rest.limit(REST_MAX)):
-        by[row["what"]].append(row)
+    # Small jobs, most of which is waiting for Spark: at once.
+    with ThreadPoolExecutor(3) as pool:
+        keys, storms = pool.submit(_keys, sums), pool.submit(_storms, sums)
+        for row in _rows(rest.limit(REST_MAX)):
+            by[row["what"]].append(row)
     causes = by["cause"]
     steps = max(1, (last - start) // step_ms + 1)
     times = _histograms(by["time"])
@@ -98,8 +102,8 @@ def figures(sums: DataFrame, start: int, last: int, step_ms: int) -> Figures:
             "states": _states(times),
             "failures": _failures(causes, steps),
             "failures_by_step": _failures_by_step(causes, at),
-            "keys": _keys(sums),
-            "storms": _storms(sums),
+            "keys": keys.result(),
+            "storms": storms.result(),
             "consumers": _consumers(by["consumer"]),
         },
         _overall(times),

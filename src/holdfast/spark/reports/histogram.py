@@ -20,12 +20,22 @@ BUCKETS = EXACT + STEPS * 35
 
 
 def buckets(times: Any) -> Any:
-    """The bucket of each of an array of times."""
+    """The bucket of each of an array of times. Those up to a minute are looked up."""
+    times = np.maximum(times, 0)
+    if len(times) and times.max() < len(_KNOWN):
+        return _KNOWN[times]
+    return _buckets(times)
+
+
+def _buckets(times: Any) -> Any:
     values = np.clip(times, 0, (1 << 42) - 1)
     power = np.frexp(np.maximum(values, 1).astype(np.float64))[1].astype(np.int64) - 1
     above = np.maximum(power - 6, 0)
     in_octave = (values >> above) - STEPS
     return np.where(values < EXACT, values, EXACT + (above - 1) * STEPS + in_octave)
+
+
+_KNOWN = _buckets(np.arange(1 << 16))
 
 
 def coarse(buckets: Any) -> Any:

@@ -25,8 +25,12 @@ pc: Any = compute  # made at run time: no checker knows its functions
 
 CHUNK = 400_000
 """Rows that a task looks at together."""
+COUNTED_MAX = 2_000_000
+"""Of numbers within such a span, counts are kept for each."""
 KEYS_MAX = 20_000
 """Keys of a chunk that are carried on: with more than that, those that are met most and slowest."""
+HELD_MAX = 500_000
+"""Sums that a task holds before it hands them on."""
 TEXT_MAX = 300
 MEASURES = ("wait", "between", "run", "total")
 BY_STEP = ("wait", "run", "total")
@@ -48,9 +52,7 @@ def narrow(log: DataFrame, dead: DataFrame) -> DataFrame:
         "if(size(errors) = 0, null, transform(errors, e -> struct(unix_millis(e.at) AS at, "
         "e.attempt AS attempt, e.code AS code, e.consumer AS consumer)))"
     )
-    # Files of an older release have none of these.
-    cause = [F.coalesce(name, F.lit("")).alias(name) for name in ("fingerprint", "cause")]
-    same = [F.col("attempts").cast("int").alias("attempts"), *cause]
+    same = [F.col("attempts").cast("int").alias("attempts"), "fingerprint", "cause"]
     none = F.lit(None).cast("long")
     logged = log.select(
         "queue",
@@ -90,9 +92,26 @@ def sums(frame: DataFrame, start: int, step_ms: int) -> DataFrame:
 
 
 def summed(tables: Iterator[pa.Table], start: int, step_ms: int) -> Iterator[pa.RecordBatch]:
-    """What a task does with its rows."""
+    """What a task does with its rows. Its chunks have much in common: added up, it is little."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
     for table in _chunks(tables):
-        yield from _Chunk(table, start, step_ms).sums()
+        found = list(_Chunk(table, start, step_ms).sums())
+        held += found
+        rows += sum(batch.num_rows for batch in found)
+        if rows > HELD_MAX:
+            yield from _compact(held)
+            held, rows = [], 0
+    yield from _compact(held)
+
+
+def _compact(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if not batches:
+        return []
+    adding = [*((name, "sum") for name in ("n", "s", "r")), ("lo", "min"), ("hi", "max")]
+    found = pa.Table.from_batches(batches).group_by(list(_BY), use_threads=False).aggregate(adding)
+    names = [*_BY, *("_".join(pair) for pair in adding)]
+    return found.select(names).rename_columns(_SCHEMA.names).combine_chunks().to_batches()
 
 
 def added(found: DataFrame) -> DataFrame:
@@ -159,33 +178,44 @@ class _Chunk:
         """By queue in fine buckets; by queue and step in coarse ones."""
         column = self._table.column(f"{measure}_ms").combine_chunks()
         known = mask & column.is_valid().to_numpy(zero_copy_only=False)
-        times = column.fill_null(0).to_numpy(zero_copy_only=False)[known]
+        times = column.fill_null(0).to_numpy(zero_copy_only=False)
+        queues, slots = self._queue, self._slot
+        if not known.all():
+            times, queues, slots = times[known], queues[known], slots[known]
         buckets = histogram.buckets(times)
-        wide = self._queue[known] * histogram.BUCKETS + buckets
-        size = len(self._names) * histogram.BUCKETS
-        n = np.bincount(wide, minlength=size)
-        total = np.bincount(wide, weights=times, minlength=size)
-        most = np.zeros(size, np.int64)
-        np.maximum.at(most, wide, times)
-        at = np.flatnonzero(n)
-        queue = pa.array(self._names, pa.string()).take(pa.array(at // histogram.BUCKETS))
-        fine = {"n": n[at], "s": total[at], "hi": most[at], "k": at % histogram.BUCKETS}
+        at, n = _counted(queues * histogram.BUCKETS + buckets)
+        owner = at // histogram.BUCKETS
+        # The sum and the most are those of a queue: its first bucket has them.
+        first = np.r_[True, owner[1:] != owner[:-1]] if len(at) else at
+        total, most = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
+        total[first], most[first] = self._totals(times, queues, owner[first])
+        queue = pa.array(self._names, pa.string()).take(pa.array(owner))
+        fine = {"n": n, "s": total, "hi": most, "k": at % histogram.BUCKETS}
         yield _batch("time", len(at), queue=queue, a=measure, **fine)
         if measure in BY_STEP:
-            wide = self._slot[known] * histogram.BUCKETS + histogram.coarse(buckets)
-            found = pa.table({"at": wide}).group_by("at", use_threads=False)
-            counts = found.aggregate([([], "count_all")])
-            at = counts.column("at").to_numpy()
+            wide = slots * histogram.BUCKETS + histogram.coarse(buckets)
+            at, n = _counted(wide)
             slots, bucket = at // histogram.BUCKETS, at % histogram.BUCKETS
-            n = counts.column("count_all").combine_chunks()
             yield self._made("step", slots, a=measure, k=bucket, n=n)
+
+    def _totals(self, times: Any, queues: Any, there: Any) -> tuple[Any, Any]:
+        """The sum and the most of each queue that is there."""
+        if len(there) <= 1:
+            return (times.sum(), times.max()) if len(there) else (0, 0)
+        total = np.bincount(queues, weights=times, minlength=len(self._names))
+        most = np.zeros(len(self._names), np.int64)
+        np.maximum.at(most, queues, times)
+        return total[there].astype(np.int64), most[there]
 
     def _keys(self, mask: Any) -> pa.RecordBatch:
         """By key: how many, how long in handlers, how many deliveries too many."""
         table = self._table.select(["queue", "key", "run_ms"]).append_column(
             "again", pa.array(np.maximum(self._attempts - 1, 0))
         )
-        table = table.filter(pa.array(mask)).filter(pc.field("key").is_valid())
+        if not mask.all():
+            table = table.filter(pa.array(mask))
+        if table.column("key").null_count:
+            table = table.filter(pc.field("key").is_valid())
         found = table.group_by(["queue", "key"], use_threads=False).aggregate(
             [([], "count_all"), ("run_ms", "sum"), ("again", "sum"), ("run_ms", "max")]
         )
@@ -239,7 +269,9 @@ class _Chunk:
         )
 
     def _consumers_of_done(self) -> Iterator[pa.RecordBatch]:
-        table = self._table.select(["queue", "consumer"]).filter(pc.field("consumer").is_valid())
+        table = self._table.select(["queue", "consumer"])
+        if table.column("consumer").null_count:
+            table = table.filter(pc.field("consumer").is_valid())
         found = table.group_by(["queue", "consumer"], use_threads=False).aggregate(
             [([], "count_all")]
         )
@@ -256,8 +288,9 @@ class _Chunk:
         table = pa.table(
             {
                 "queue": failed.column("queue"),
-                "a": failed.column("fingerprint"),
-                "b": pc.utf8_slice_codeunits(failed.column("cause"), 0, TEXT_MAX),
+                # Files of an older release have none of these.
+                "a": failed.column("fingerprint").fill_null(""),
+                "b": pc.utf8_slice_codeunits(failed.column("cause").fill_null(""), 0, TEXT_MAX),
                 "t": pa.array(self._steps(times)),
                 "at": pa.array(times),
                 "dead": failed.column("dead").cast(pa.int64()),
@@ -305,6 +338,16 @@ class _Chunk:
         names = pa.array(self._names, pa.string())
         queue = names.take(pa.array(slots // self._steps_n))
         return _batch(what, len(slots), queue=queue, t=slots % self._steps_n, **columns)
+
+
+def _counted(values: Any) -> tuple[Any, Any]:
+    """Each value that is there, and how often."""
+    low = int(values.min()) if len(values) else 0
+    if len(values) and int(values.max()) - low < COUNTED_MAX:
+        counts = np.bincount(values - low)
+        there = np.flatnonzero(counts)
+        return there + low, counts[there]
+    return np.unique(values, return_counts=True)
 
 
 def _foremost(found: pa.Table) -> pa.Table:
