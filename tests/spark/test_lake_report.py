@@ -266,6 +266,27 @@ def test_an_empty_lake_and_files_of_an_older_release(
             hs.report(lake, spark=spark, **wrong)  # pyright: ignore
 
 
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Honolulu"])
+def test_folders_may_be_named_by_the_days_of_another_zone(
+    spark: SparkSession, tmp_path: Path, zone: str
+) -> None:
+    from holdfast import spark as hs
+
+    lake = str(tmp_path / "lake")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        with holdfast.connect(f"sqlite:///{tmp_path}/test.db") as hf:
+            past(hf, rows=50)
+            hs.archive(hf, lake, spark=spark)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    made = hs.report(lake, spark=spark)
+    ends = (made.tables["throughput"][0]["at"], made.tables["throughput"][-1]["at"] + 3_600_000)
+    since, until = (datetime.fromtimestamp(ms / 1000, UTC) for ms in ends)
+    part = hs.report(lake, since=since, until=until, spark=spark, out=str(tmp_path / "o"))
+    assert part.summary["dead"] == made.summary["dead"] == 100
+
+
 def test_percentiles_of_buckets() -> None:
     import numpy as np
 

@@ -82,6 +82,11 @@ def died() -> Any:
     return F.coalesce(F.col("dead_at"), F.col("enqueued_at"))
 
 
+def arrow_ms(times: Any) -> Any:
+    """Times of Arrow's, of whatever unit and zone, in milliseconds."""
+    return times.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+
+
 def _between(one: str, other: str) -> Any:
     return F.greatest(F.unix_millis(F.col(other)) - F.unix_millis(F.col(one)), F.lit(0))
 

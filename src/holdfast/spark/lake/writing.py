@@ -66,7 +66,7 @@ def _written(reader: Reader, piece: Piece, folder: Path, archived_at: int) -> It
     file: _File | None = None
     for batch in reader.read(piece):
         table = with_times(batch, archived_at)
-        days = pc.divide(_ms(table.column("finished_at")), DAY_MS)
+        days = pc.divide(tables.arrow_ms(table.column("finished_at")), DAY_MS)
         for day in pc.unique(days).to_pylist():
             if file is not None and file.day != day:
                 yield file.close()
@@ -81,7 +81,7 @@ def with_times(batch: pa.RecordBatch, archived_at: int) -> pa.Table:
     """As `tables.stored` does it, without the columns that are names of folders."""
     table = pa.Table.from_batches([batch])
     times = {
-        name: _ms(table.column(name))
+        name: tables.arrow_ms(table.column(name))
         for name in ("enqueued_at", "first_leased_at", "last_leased_at", "finished_at")
     }
     for name, (one, other) in tables.TIMES.items():
@@ -90,10 +90,6 @@ def with_times(batch: pa.RecordBatch, archived_at: int) -> pa.Table:
     at = pa.scalar(archived_at * 1000, pa.timestamp("us", "UTC"))
     table = table.append_column("archived_at", pa.repeat(at, table.num_rows))
     return table.drop_columns(["queue"])
-
-
-def _ms(times: Any) -> Any:
-    return times.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
 
 
 class _File:
@@ -110,7 +106,7 @@ class _File:
         self._first, self._last = 1 << 62, 0
 
     def add(self, table: pa.Table) -> None:
-        ended = pc.min_max(_ms(table.column("finished_at"))).as_py()
+        ended = pc.min_max(tables.arrow_ms(table.column("finished_at"))).as_py()
         self._first, self._last = min(self._first, ended["min"]), max(self._last, ended["max"])
         self._waiting.append(table)
         self._held += table.num_rows

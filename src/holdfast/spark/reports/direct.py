@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.message import home_of
+from holdfast.spark.lake import tables
 from holdfast.spark.reports import scan
 
 pc: Any = compute  # made at run time: no checker knows its functions
 
 TASKS_PER_CORE = 3
+DAY_MS = 86_400_000
 ERRORS = {"at": None, "attempt": pa.int32(), "code": pa.string(), "consumer": pa.string()}
 BOTH = ["key", "attempts", "fingerprint", "cause", *(f"errors.list.element.{n}" for n in ERRORS)]
 READ = {
@@ -81,7 +83,9 @@ def _part(path: str, name: str) -> str:
 
 
 def _is_within(day: str, span: Span) -> bool:
-    low, high = (None if ms is None else _day(ms) for ms in (span.since, span.until))
+    """Give or take a day: a session that is not on UTC has named folders by its own days."""
+    low = None if span.since is None else _day(span.since - DAY_MS)
+    high = None if span.until is None else _day(span.until + DAY_MS)
     return (low is None or day >= low) and (high is None or day <= high)
 
 
@@ -167,7 +171,7 @@ def _errors(batch: pa.RecordBatch) -> pa.Array:
     parts = [
         pa.nulls(len(values), kind)
         if name not in fields
-        else _ms(values.field(name))
+        else tables.arrow_ms(values.field(name))
         if name == "at"
         else values.field(name).cast(kind, safe=False)
         for name, kind in kinds.items()
@@ -176,7 +180,3 @@ def _errors(batch: pa.RecordBatch) -> pa.Array:
     offsets = lists.offsets.to_numpy()
     none = pa.array(offsets[1:] == offsets[:-1])
     return pa.ListArray.from_arrays(lists.offsets, each, mask=none)
-
-
-def _ms(times: pa.Array) -> pa.Array:
-    return times.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
