@@ -14,8 +14,8 @@ JSON = "application/json"
 BYTES = "application/octet-stream"
 
 _BYTES = (bytes, bytearray)
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+_encode, _encode_lines = msgspec.json.Encoder().encode, msgspec.json.Encoder().encode_lines
+_decode, _decode_lines = msgspec.json.Decoder().decode, msgspec.json.Decoder().decode_lines
 
 
 def encode(payload: Any, content_type: str | None, limit: int) -> tuple[bytes, str]:
@@ -33,6 +33,24 @@ def encode(payload: Any, content_type: str | None, limit: int) -> tuple[bytes, s
     if len(body) > limit:
         raise InvalidArgument("payload", f"{len(body)} bytes; the limit is {limit}")
     return body, kind
+
+
+def encode_plain(payloads: list[Any], limit: int) -> list[bytes] | None:
+    """The bodies of JSON values that all come out equal; None if any of them needs a closer look.
+
+    All at once takes half as long as one by one.
+    """
+    try:
+        lines = _encode_lines(payloads)
+        if _decode_lines(lines) != payloads:
+            return None
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    bodies = lines.split(b"\n")
+    bodies.pop()  # behind the last line's end
+    if len(bodies) != len(payloads) or max(map(len, bodies), default=0) > limit:
+        return None
+    return bodies
 
 
 def decode(body: bytes, content_type: str) -> Any:

@@ -211,14 +211,7 @@ class Queue:
         trace: dict[str, str] | None = None,
     ) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
-        make = Maker(spec, self._complete(spec), now)
-        messages: list[Message] = []
-        try:
-            for item, id in zip(items, new_ids(len(items), now), strict=True):
-                messages.append(make(item, id))
-        except InvalidArgument as error:
-            error.index = len(messages)
-            raise
+        messages = Maker(spec, self._complete(spec), now).all(items)
         if trace:
             messages = tracing.carrying(messages, trace)
         answers = self._at.store.enqueue(messages, now, within=within, receipt=receipt)
@@ -498,14 +491,29 @@ class Maker:
     """Checks one outgoing message after the other and makes it what the store keeps."""
 
     def __init__(self, spec: QueueSpec, policy: Policy, now: int) -> None:
-        self._spec = spec
-        self._first = spec.starts[-1]
+        self._name, self._spread, self._first = spec.name, spec.spread, spec.starts[-1]
         self._now = now
         self._payload_max = policy.payload_max or 0
 
+    def all(self, items: list[Any]) -> list[Message]:
+        ids = new_ids(len(items), self._now)
+        if items and not isinstance(items[0], Outgoing):  # all payloads, most of the time
+            bodies = payload.encode_plain(items, self._payload_max)
+            if bodies is not None:
+                return list(map(self._plain, bodies, ids))
+        messages: list[Message] = []
+        try:
+            for item, id in zip(items, ids, strict=True):
+                messages.append(self(item, id))
+        except InvalidArgument as error:
+            error.index = len(messages)
+            raise
+        return messages
+
     def __call__(self, item: Any, id: str) -> Message:
         if not isinstance(item, Outgoing):
-            return self._plain(item, id)
+            body, content_type = payload.encode(item, None, self._payload_max)
+            return self._plain(body, id, content_type)
         body, content_type = payload.encode(item.payload, item.content_type, self._payload_max)
         own = item.ack_timeout is not None or item.max_attempts is not None or item.backoff
         if own:
@@ -516,8 +524,8 @@ class Maker:
         key = _key(item.key)
         return Message(
             id,
-            self._spec.name,
-            lifecycle.partition_of(key, id, self._spec.spread) + self._first,
+            self._name,
+            lifecycle.partition_of(key, id, self._spread) + self._first,
             _priority(item.priority),
             key,
             text("type", item.type),
@@ -532,12 +540,12 @@ class Maker:
             item.backoff,
         )
 
-    def _plain(self, value: Any, id: str) -> Message:
+    def _plain(self, body: bytes, id: str, content_type: str = payload.JSON) -> Message:
         """A payload alone: nothing else to check. Most messages of a bulk enqueue are such."""
-        body, content_type = payload.encode(value, None, self._payload_max)
-        spec, now = self._spec, self._now
-        part = lifecycle.partition_of(None, id, spec.spread) + self._first
-        return Message(id, spec.name, part, 0, None, None, body, content_type, {}, now, now, 0)
+        now, part = self._now, self._first
+        if self._spread > 1:
+            part += lifecycle.partition_of(None, id, self._spread)
+        return Message(id, self._name, part, 0, None, None, body, content_type, {}, now, now, 0)
 
     def _available_at(self, item: Outgoing) -> int:
         if item.delay is None and item.at is None:

@@ -40,6 +40,17 @@ def test_every_json_value_comes_out_equal(value: Any) -> None:
     assert payload.decode(body, kind) == value
 
 
+@given(st.lists(JSON | st.binary() | st.floats() | st.tuples(JSON), max_size=5))
+def test_many_at_once_are_the_same_as_one_by_one(values: list[Any]) -> None:
+    limit = 40
+    bodies = payload.encode_plain(values, limit)
+    if bodies is not None:
+        assert bodies == [payload.encode(value, None, limit)[0] for value in values]
+    elif all(type(value) in (int, str, bool) for value in values):
+        with pytest.raises(InvalidArgument):
+            _ = [payload.encode(value, None, limit) for value in values]
+
+
 @given(st.binary())
 def test_all_bytes_come_out_equal(value: bytes) -> None:
     assert payload.decode(*payload.encode(value, None, 10**9)) == value
@@ -84,6 +95,16 @@ def test_ids_are_uuid7_and_only_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(ids)) == 3000
     parsed = uuid.UUID(ids[-1])
     assert (parsed.version, parsed.variant, parsed.int >> 80) == (7, uuid.RFC_4122, now + 1)
+
+
+def test_ids_grow_beyond_what_their_end_can_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_700_000_000_000
+    for low in (2**48 - 1, 2**48 - 2**33, 2**48 - 2**44):
+        monkeypatch.setattr(message, "_ids_last", (now, 5 << 48 | low))
+        ids = [*new_ids(3, now), *new_ids(10_000, now), *new_ids(1, now)]
+        assert ids == sorted(set(ids))
+        assert {uuid.UUID(id).version for id in ids} == {7}
+        assert uuid.UUID(ids[0]).int & 2**62 - 1 > 5 << 48 | low
 
 
 def test_ids_of_many_threads_are_distinct() -> None:

@@ -42,12 +42,13 @@ PLAIN_COLUMNS = "part, id, priority, enqueued_at, available_at, attempts, body"
 PLAIN_WIDTH = PLAIN_COLUMNS.count(",") + 1
 
 
-def write_plain(m: Message) -> tuple[Any, ...] | None:
-    """The PLAIN_COLUMNS of a message that needs no others, else None.
+def write_waiting(m: Message, seq: int, qid: int, state: int, lane: int) -> tuple[Any, ...]:
+    """Where it stands, then its columns; only the PLAIN_COLUMNS if it needs no others.
 
     Python's sqlite3 takes about 0.6 us for every None, and for bytes (not for a bytearray), that it
     binds; left out, they cost nothing. Bulk enqueue is a third faster so.
     """
+    at = m.available_at
     if (
         m.key is None
         and m.type is None
@@ -60,8 +61,9 @@ def write_plain(m: Message) -> tuple[Any, ...] | None:
         and m.history == NO_HISTORY
     ):
         body = bytearray(m.body)
-        return m.partition, m.id, m.priority, m.enqueued_at, m.available_at, m.attempts, body
-    return None
+        part, priority, since, attempts = m.partition, m.priority, m.enqueued_at, m.attempts
+        return seq, qid, state, lane, at, part, m.id, priority, since, at, attempts, body
+    return seq, qid, state, lane, at, *write_message(m)
 
 
 def take_lease(row: tuple[Any, ...], ask: LeaseAsk, lease: int, now: int) -> Lease:

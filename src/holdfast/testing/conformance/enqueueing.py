@@ -93,6 +93,19 @@ def test_a_batch_with_one_bad_message_stores_none(queue: Queue) -> None:
 
 
 @pytest.mark.promise("LIFE-3")
+def test_a_bad_payload_in_a_batch_is_named_by_its_index(queue: Queue) -> None:
+    good = {"n": 1, "text": "two\nlines"}
+    for bad in ({"n": float("nan")}, {1: 2}, {"n": b""}, object(), "x" * 2**20, "\ud800"):
+        with pytest.raises(InvalidArgument) as caught:
+            queue.enqueue_many([good, good, bad, good])
+        assert (caught.value.index, caught.value.field.split(".")[0]) == (2, "payload")
+    assert queue.stats().ready == 0
+    queue.enqueue_many([good, b"bytes", good, (1, 2), Outgoing(good, type="t")])
+    found = [lease.message.payload for lease in queue.lease(10)]
+    assert found == [good, b"bytes", good, [1, 2], good]
+
+
+@pytest.mark.promise("LIFE-3")
 def test_a_batch_to_a_queue_that_is_gone_stores_none(queue: Queue) -> None:
     queue.delete()
     with pytest.raises(QueueNotFound):
@@ -117,6 +130,25 @@ def test_a_repeated_batch_adds_only_what_is_new(queue: Queue) -> None:
     assert [message.duplicate for message in answers] == [True, True, True, False, False]
     assert queue.stats().ready == 5
     assert [lease.message.payload for lease in queue.lease(10)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.promise("LIFE-4")
+def test_a_long_batch_adds_only_what_is_new(queue: Queue) -> None:
+    """Longer than what a store writes in one statement, and not all of it alike."""
+    named = [f"{ID[:-3]}{n:03}" for n in range(130)]
+    batch = [
+        Outgoing(n, id=named[n % 130], key="k" if n % 13 == 0 else None, priority=n % 2)
+        for n in range(140)
+    ]
+    held = {named[n] for n in (0, 7, 49, 50, 51, 120)}
+    queue.enqueue_many(Outgoing("first", id=id) for id in sorted(held))
+    answers = queue.enqueue_many(batch)
+    assert [m.id for m in answers if m.duplicate] == [
+        item.id for n, item in enumerate(batch) if item.id in held or n >= 130
+    ]
+    assert queue.stats().ready == 130
+    found = {lease.id: lease.message.payload for lease in queue.lease(200)}
+    assert found == {id: "first" if id in held else n for n, id in enumerate(named)}
 
 
 @pytest.mark.promise("LIFE-4")
