@@ -1,6 +1,6 @@
 """The runs of all stores on one page: where we lose first, then every target, then the picture.
 
-python -m bench.joined FILE... writes it again, from what --json kept.
+python -m bench.joined FILE... writes it again, and the pages of its stores, from what --json kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import plot
+from bench import page, plot
 from bench.page import PAGES, is_race, losses, table
 from bench.processes import ROOT
 from bench.report import verdict
@@ -70,7 +70,11 @@ def _rows(runs: list[Run]) -> list[list[str]]:
 
 
 def _lost(runs: list[Run]) -> str:
-    lines = [f"- {run.store}: {line.removeprefix('- ')}" for run in runs for line in losses(run)]
+    lines = [
+        f"- {run.store}: {line[2:]}" if line.startswith("- ") else line
+        for run in runs
+        for line in losses(run)
+    ]
     return "## Where we lose\n\n" + ("\n".join(lines) or "Nowhere in this run.") + "\n"
 
 
@@ -94,4 +98,6 @@ def _pages() -> str:
 
 if __name__ == "__main__":
     kept = [msgspec.json.decode(Path(name).read_bytes(), type=Run) for name in sys.argv[1:]]
+    for run in kept:
+        print(page.write(run, ROOT / "docs"))
     print(write(kept, ROOT / "docs"))

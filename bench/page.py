@@ -8,7 +8,8 @@ import msgspec
 
 from bench import plot
 from bench.report import RANGE, cells, comparisons, number, verdict
-from bench.results import Result, Run, Target
+from bench.results import Result, Run
+from bench.why import WHY
 
 HEAD = """\
 # {title}
@@ -129,14 +130,24 @@ def _losses(run: Run) -> str:
 
 
 def losses(run: Run) -> list[str]:
-    lines = [f"- Target missed: {t.text}: {verdict(t)[0]}, {verdict(t)[1]}." for t in _missed(run)]
+    """What was missed, measure by measure, each with its reason; then who was better."""
+    lines: list[str] = []
+    for result in run.results:
+        missed = [target for target in result.targets if not target.met]
+        lines += [f"- Target missed: {t.text}: {verdict(t)[0]}, {verdict(t)[1]}." for t in missed]
+        if missed:
+            reason = WHY.get(run.store, {}).get(result.name, "")
+            lines += [f"  {line}" for line in (reason, _the_limit_itself(result)) if line]
     for result in run.results:
         lines += _beaten(result)
     return lines
 
 
-def _missed(run: Run) -> list[Target]:
-    return [target for result in run.results for target in result.targets if not target.met]
+def _the_limit_itself(result: Result) -> str:
+    """Where even the least code would be no further ahead of a peer than that."""
+    limit, peers = result.first("limit"), result.peers()
+    ratio = result.ratio(limit, peers[0]) if limit and peers else None
+    return f"The limit itself is {ratio:.1f} times {peers[0].name}." if ratio else ""
 
 
 def _beaten(result: Result) -> list[str]:

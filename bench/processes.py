@@ -15,6 +15,14 @@ ROOT = Path(__file__).parent.parent
 ANSWER_S = 60.0
 
 
+def peak_mib(pid: int | str) -> float:
+    """The most memory that a process held so far; `self` for this one."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no VmHWM: the process has ended")
+
+
 class Child:
     """A process whose output is read line by line; asked to stop (SIGINT) at the end of `with`."""
 
@@ -69,11 +77,8 @@ class Child:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def peak_mib(self) -> float:
-        """The most memory that it held so far, from /proc/<pid>/status."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError("no VmHWM: the process has ended")
+        """The most memory that it held so far."""
+        return peak_mib(self._process.pid)
 
     def kill(self) -> None:
         """At once, as a machine that loses power would."""

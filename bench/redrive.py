@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 
 import holdfast
 from bench.partitions import STORES, store
-from bench.processes import Child
+from bench.processes import Child, peak_mib
 from bench.timing import payload, timed
 from bench.wire.serving import serving
 from holdfast import Holdfast, Queue
@@ -79,7 +78,7 @@ def redrive(url: str) -> None:
     """In a process of its own, which is measured if it is on the store itself; says what it did."""
     with holdfast.connect(url) as hf, timed() as watch:
         moved = hf.redrive("orders.dlq").redriven
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mib("self")  # ru_maxrss would begin with what the parent holds
     print(json.dumps({"redriven": moved, "seconds": watch.seconds, "peak_mib": peak}))
 
 

@@ -108,7 +108,11 @@ class Handler:
                 payload_name = name
                 maker = _payload_maker(self.name, hints.get(name, Any))
             makers.append(maker)
-        self._arguments = lambda lease: tuple(make(lease) for make in makers)
+        if len(makers) == 1:
+            only = makers[0]
+            self._arguments = lambda lease: (only(lease),)
+        else:
+            self._arguments = lambda lease: tuple(make(lease) for make in makers)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -177,10 +181,12 @@ class Registry:
             self._found[key] = found
         return found
 
-    def due(self, message: Message) -> list[Handler]:
+    def due(self, message: Message) -> Sequence[Handler]:
         """Those that have not succeeded on this message yet."""
-        handled = message.history.handled
-        return [handler for handler in self.matching(message) if handler.name not in handled]
+        handled, matching = message.history.handled, self.matching(message)
+        if not handled:
+            return matching
+        return [handler for handler in matching if handler.name not in handled]
 
     def nothing_due(self, message: Message) -> Verdict:
         """On one for which `due` is empty: all have succeeded before (and the ack was lost), or
@@ -210,7 +216,8 @@ def decide(
 
 def result_of(lease: Lease, verdict: Verdict) -> bytes | None:
     """One handler: its result. Several: by name."""
-    results = {**lease.message.history.handled, **verdict.results}
+    handled = lease.message.history.handled
+    results = {**handled, **verdict.results} if handled else verdict.results
     told = {name: result for name, result in results.items() if result is not None}
     if not told:
         return None

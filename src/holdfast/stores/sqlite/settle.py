@@ -201,8 +201,8 @@ class _Batch:
         """
         first = moves[0]
         held = (first.token or "").rpartition(".")[0]
-        seqs = [_alike(move, first, held) for move in moves]
-        if 0 in seqs:
+        seqs = _alike(moves, first, f"{held}.")
+        if seqs is None:
             return False
         call, _, lease = held.partition(".")
         seqs_list, ids = _list(seqs), msgspec.json.encode([move.id for move in moves]).decode()
@@ -359,21 +359,27 @@ class _Batch:
         return row[0] if row else 0
 
 
-def _alike(move: Transition, first: Transition, held: str) -> int:
-    """The seq of a move that finishes a message of the same lease just like `first`; else 0."""
-    token = move.token
-    if (
-        token is None
-        or move.target is not Target.DONE
-        or move.result is not None
-        or move.history is not None
-        or move.overdue_at is not None
-        or move.verb is not first.verb
-        or move.status != first.status
-    ):
-        return 0
-    same, _, seq = token.rpartition(".")
-    return int(seq) if same == held and seq.isascii() and seq.isdigit() and len(seq) < 19 else 0
+def _alike(moves: Sequence[Transition], first: Transition, held: str) -> list[int] | None:
+    """The seqs, if all of them finish messages of one lease call just like `first`; else None."""
+    verb, status, begin, ends = first.verb, first.status, len(held), list[str]()
+    for move in moves:
+        token = move.token
+        if (
+            token is None
+            or move.target is not Target.DONE
+            or move.result is not None
+            or move.history is not None
+            or move.overdue_at is not None
+            or move.verb is not verb
+            or move.status != status
+            or not token.startswith(held)
+        ):
+            return None
+        ends.append(token[begin:])
+    digits, lengths = "".join(ends), set(map(len, ends))
+    if 0 in lengths or max(lengths) > 18 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return list(map(int, ends))
 
 
 def _fits(row: _Row, move: Transition, call: str, lease: int) -> bool:
