@@ -1,6 +1,7 @@
 """The runs of all stores on one page: where we lose first, then every target, then the picture.
 
 python -m bench.joined FILE... writes it again, and the pages of its stores, from what --json kept.
+A later file of a store replaces what it measures of an earlier one, and the page says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bench.processes import ROOT
 from bench.report import verdict
 from bench.results import Result, Run
 
+LATER = "measured in a later run"
 PICTURE = "img/bench.svg"
 PICTURED = ("enqueue-bulk", "enqueue-bulk-1000", "drain", "drain-2", "failing")
 HEAD = """\
@@ -96,8 +98,25 @@ def _pages() -> str:
     return "## Store by store\n\n" + "\n".join(links) + "\n"
 
 
-if __name__ == "__main__":
-    kept = [msgspec.json.decode(Path(name).read_bytes(), type=Run) for name in sys.argv[1:]]
-    for run in kept:
+def updated(run: Run, later: Run) -> Run:
+    """A run with some of its measures taken again."""
+    new = {result.name: result for result in later.results}
+    known = [new.pop(result.name, result) for result in run.results]
+    again = [run.options.get(LATER, ""), *(result.name for result in later.results)]
+    options = {**run.options, LATER: ", ".join(filter(None, again))}
+    return msgspec.structs.replace(run, results=[*known, *new.values()], options=options)
+
+
+def main(files: list[str]) -> None:
+    runs: dict[str, Run] = {}
+    for file in files:
+        run = msgspec.json.decode(Path(file).read_bytes(), type=Run)
+        before = runs.get(run.store)
+        runs[run.store] = updated(before, run) if before else run
+    for run in runs.values():
         print(page.write(run, ROOT / "docs"))
-    print(write(kept, ROOT / "docs"))
+    print(write(list(runs.values()), ROOT / "docs"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

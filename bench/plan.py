@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from bench import profiling
 from bench.contenders.ours import Ours
 from bench.contenders.party import Party
 from bench.measures import fleet, loaded, recovery, redriving
@@ -115,12 +116,16 @@ def with_fleets(ours: Ours, parties: list[Party], n: int) -> dict[str, Measure]:
     def redriven(at: Setting) -> list[Result]:
         return redriving.measure(ours, fresh=at.fresh, quick=at.quick, scale=at.scale, tell=at.tell)
 
+    def profiled(at: Setting) -> list[Result]:
+        return [profiling.measure(ours, fresh=at.fresh, repeats=at.repeats, tell=at.tell)]
+
     return {
         "drain-2": two,
         "failing": failing,
         "latency-half": half,
         "recovery": killed,
         "redrive": redriven,
+        "profile": profiled,
     }
 
 

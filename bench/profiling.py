@@ -16,12 +16,20 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.contenders.ours import Ours
-from bench.measures.throughput import Fresh
+from bench.measures.throughput import Fresh, Tell
+from bench.results import Result, Row
 from bench.timing import watched
 
 MESSAGES = 20_000
 LINES = 20
 JOIN_S = 2.0
+PARTS = {
+    "holdfast-lease_loop": "leasing",
+    "holdfast-handle_loop": "handling",
+    "holdfast-settle_loop": "settling",
+    "worker, all threads": "worker, all threads",
+}
+"""Threads of a worker, and what they do."""
 
 
 def show(ours: Ours, fresh: Fresh, console: Console) -> None:
@@ -45,6 +53,23 @@ def show(ours: Ours, fresh: Fresh, console: Console) -> None:
         ours.drain(home, MESSAGES)
     title = "Drain: processor time of all threads (profiling weighs on it: read the shares)"
     console.print(_functions(title, profiles))
+
+
+def measure(ours: Ours, *, fresh: Fresh, repeats: int, tell: Tell) -> Result:
+    """Of a drain: the clock, and the processor time of each kind of thread in our worker. What the
+    clock has more is waiting: for the store, its disk, the interpreter's lock."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for n in range(repeats):
+        tell(f"repeat {n + 1} of {repeats}")
+        spent: dict[str, float] = defaultdict(float)
+        with fresh() as home, watched(_threads_counted(spent)):
+            samples["by the clock"].append(_each(ours.drain(home, MESSAGES)))
+        spent["worker, all threads"] = sum(spent.values())
+        for name, label in PARTS.items():
+            samples[label].append(_each(spent[name]))
+    rows = [Row(name, "ours", figures) for name, figures in samples.items()]
+    title = "Where a message's time goes: drain, processor time of our worker"
+    return Result("profile", title, "µs a message", rows, more_is_better=False)
 
 
 @contextmanager
@@ -92,8 +117,8 @@ def _around_threads(wrap: Callable[[Callable[[], None], str], None]) -> Iterator
 def _threads(title: str, spent: dict[str, float]) -> Table:
     table = _table(title, "threads", "processor µs/message")
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        table.add_row(name, _each(seconds))
-    table.add_row("together", _each(sum(spent.values())))
+        table.add_row(name, f"{_each(seconds):.2f}")
+    table.add_row("together", f"{_each(sum(spent.values())):.2f}")
     return table
 
 
@@ -104,7 +129,8 @@ def _functions(title: str, profiles: list[cProfile.Profile]) -> Table:
     table = _table(title, "function", *headings)
     costliest = sorted(stats.items(), key=lambda item: -item[1][2])
     for (file, line, name), (_, calls, own, total, _) in costliest[:LINES]:
-        per = f"{calls / MESSAGES:.2f}", _each(own), _each(total), f"{own / everything:.0%}"
+        each = f"{_each(own):.2f}", f"{_each(total):.2f}"
+        per = f"{calls / MESSAGES:.2f}", *each, f"{own / everything:.0%}"
         table.add_row(_where(file, line, name), *per)
     return table
 
@@ -117,8 +143,9 @@ def _table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def _each(seconds: float) -> str:
-    return f"{seconds / MESSAGES * 1e6:.2f}"
+def _each(seconds: float) -> float:
+    """Microseconds of one message."""
+    return round(seconds / MESSAGES * 1e6, 2)
 
 
 def _where(file: str, line: int, name: str) -> str:
