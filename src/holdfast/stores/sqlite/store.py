@@ -258,7 +258,7 @@ class SQLiteStore:
                 lane = 0 if qid % 2 else message.priority
                 rows.append(write_waiting(message, seq, qid, state, lane))
             kept, answers = rows, [Enqueued.STORED] * len(rows)
-            if _insert(db, rows) < len(rows):
+            if _insert(db, rows, together=within is None) < len(rows):
                 seqs = _kept(db, rows)
                 kept = [row for row in rows if row[0] in seqs]
                 answers = [Enqueued.STORED if row[0] in seqs else Enqueued.HELD for row in rows]
@@ -609,12 +609,17 @@ _COUNTED = itemgetter(1, 5, 2)
 """The qid, the partition and the state of a row."""
 
 
-def _insert(db: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> int:
-    """How many were stored: an id that is held is left out."""
+def _insert(db: sqlite3.Cursor, rows: list[tuple[Any, ...]], *, together: bool) -> int:
+    """How many were stored: an id that is held is left out.
+
+    In a caller's transaction one by one: a full disk then rolls back all of it, also what the
+    caller wrote before, and nobody can commit half. Of an INSERT of many rows SQLite takes back
+    only that.
+    """
     stored = 0
     for width, alike in groupby(rows, len):  # in order: of one id twice, the first is kept
         run, sql = list(alike), ENQUEUE_BY_WIDTH[width]
-        whole = len(run) - len(run) % TOGETHER
+        whole = len(run) - len(run) % TOGETHER if together else 0
         for start in range(0, whole, TOGETHER):
             bind = list(chain.from_iterable(run[start : start + TOGETHER]))
             stored += db.execute(sql[TOGETHER], bind).rowcount
