@@ -11,7 +11,8 @@ import holdfast
 from holdfast import Holdfast, Lease
 from holdfast import queue as queue_module
 from holdfast.stores.postgres import store as module
-from holdfast.stores.postgres import wake
+from holdfast.stores.postgres import upkeep, wake
+from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.lowmark import (
     BOTTOM_EVERY_S,
     BOTTOM_SHARE,
@@ -171,6 +172,46 @@ def test_the_log_has_days_and_old_ones_are_dropped_whole(
             ).fetchall()
         assert logged == 6
         assert queue.stats().done == 12
+
+
+def test_what_is_finished_before_the_first_sweep_is_in_its_day(hf: Holdfast) -> None:
+    hf.queue("orders").enqueue(1)
+    hf.queue("orders").settle(hf.queue("orders").lease())
+    assert _in_other(hf) == 0
+
+
+def test_a_day_whose_rows_lie_elsewhere_is_tried_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try is an error in the server's log, and locks all of the log while it looks."""
+    clock, tried, make_day = ManualClock(), list[int](), upkeep.make_day
+
+    def noted(db: Connection, sql: Sql, day: int) -> None:
+        tried.append(day)
+        make_day(db, sql, day)
+
+    monkeypatch.setattr(upkeep, "make_day", noted)
+    with holdfast.connect(postgres_url, clock=clock) as hf:
+        clock.advance(100 * 86400)  # nobody swept for long
+        tried.clear()
+        queue = hf.queue("orders")
+        queue.enqueue_many(range(3))
+        queue.settle(queue.lease(3))
+        assert _in_other(hf) == 3
+        today = clock.now() // DAY_MS
+        for _ in range(3):
+            hf.store.tidy(clock.now(), log_before=None)
+        assert tried == [today, today + 1, today + 2]
+        assert len(list(queue.log())) == 3
+        clock.advance(86400)
+        hf.store.tidy(clock.now(), log_before=None)
+        assert tried[3:] == [today + 3]
+
+
+def _in_other(hf: Holdfast) -> int:
+    with hf.store._db.use() as db:
+        ((rows,),) = db.execute(hf.store._sql("SELECT count(*) FROM holdfast.log_other")).fetchall()
+    return rows
 
 
 def _days(hf: Holdfast) -> set[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-import psycopg
 from psycopg import errors
 
 from holdfast import clock
@@ -56,13 +55,15 @@ class Upkeep:
         self._connections = connections
         self._sql = sql
         self._vacuum_due = 0.0
+        self._without: set[int] = set()
+        """Days whose rows are in log_other: each try would be an error in the server's log."""
 
     def tidy(self, now: int, log_before: int | None) -> None:
         self._connections.execute(self._sql(FOLD), {"limit": FOLD_MAX})
         schema = self._connections.where.schema
         with self._connections.upkeep() as db, _tolerant():
             self._vacuum(db, schema)
-            _days(db, self._sql, schema, now, log_before)
+            self._days(db, schema, now, log_before)
 
     def _vacuum(self, db: Connection, schema: str) -> None:
         """In a small share of the time: beside an old snapshot it clears nothing, and takes longer
@@ -75,6 +76,27 @@ class Upkeep:
         end = clock.monotonic()
         self._vacuum_due = end + (end - start) * VACUUM_SHARE
 
+    def _days(self, db: Connection, schema: str, now: int, log_before: int | None) -> None:
+        """Those to come are made before they are needed; those that nobody wants are dropped."""
+        names = {row[0] for row in db.execute(DAYS, {"log": f"{quoted(schema)}.log"}).fetchall()}
+        today = now // DAY_MS
+        for day in range(today, today + DAYS_AHEAD):
+            if _name(day) not in names and day not in self._without:
+                try:
+                    make_day(db, self._sql, day)
+                except errors.CheckViolation:
+                    self._without.add(day)
+                    logger.debug("log_other holds rows of day %d already: they stay there", day)
+        if log_before is None:
+            return
+        for name in names - {"log_other"}:
+            day = int(name.removeprefix("log_"))
+            if (day + 1) * DAY_MS <= log_before:
+                with db.transaction():
+                    db.execute(self._sql(f"DROP TABLE holdfast.{name}").encode())
+                    db.execute(self._sql(FORGET_DAY), {"day": day})
+                logger.info("dropped a day of the log: %s", name)
+
 
 @contextmanager
 def _tolerant() -> Generator[None, None, None]:
@@ -86,46 +108,24 @@ def _tolerant() -> Generator[None, None, None]:
         logger.warning("no upkeep: the tables belong to another user: %s", str(error).strip())
 
 
-def _days(db: Connection, sql: Sql, schema: str, now: int, log_before: int | None) -> None:
-    """Days to come are made before they are needed; days that nobody wants any more are dropped."""
-    names = {row[0] for row in db.execute(DAYS, {"log": f"{quoted(schema)}.log"}).fetchall()}
-    today = now // DAY_MS
-    for day in range(today, today + DAYS_AHEAD):
-        if _name(day) not in names:
-            _make(db, sql, day)
-    if log_before is None:
-        return
-    for name in names - {"log_other"}:
-        day = int(name.removeprefix("log_"))
-        if (day + 1) * DAY_MS <= log_before:
-            with db.transaction():
-                db.execute(sql(f"DROP TABLE holdfast.{name}").encode())
-                db.execute(sql(FORGET_DAY), {"day": day})
-            logger.info("dropped a day of the log: %s", name)
-
-
-def _make(db: Connection, sql: Sql, day: int) -> None:
+def make_day(db: Connection, sql: Sql, day: int) -> None:
+    """Refused (CheckViolation) if rows of that day are in log_other."""
     low, high = day * DAY_MS, (day + 1) * DAY_MS
-    try:
-        with db.transaction():
-            # Made apart and then attached: that waits for nobody who reads or writes the log.
-            name = _name(day)
-            db.execute(
-                sql(
-                    f"CREATE TABLE holdfast.{name} (LIKE holdfast.log INCLUDING DEFAULTS, "
-                    f"CHECK (finished_at >= {low} AND finished_at < {high}))"
-                ).encode()
-            )
-            db.execute(
-                sql(
-                    f"ALTER TABLE holdfast.log ATTACH PARTITION holdfast.{name} "
-                    f"FOR VALUES FROM ({low}) TO ({high})"
-                ).encode()
-            )
-    except errors.CheckViolation:
-        logger.debug("log_other holds rows of day %d already: they stay there", day)
-    except psycopg.errors.DuplicateTable:
-        return
+    with suppress(errors.DuplicateTable), db.transaction():
+        # Made apart and then attached: that waits for nobody who reads or writes the log.
+        name = _name(day)
+        db.execute(
+            sql(
+                f"CREATE TABLE holdfast.{name} (LIKE holdfast.log INCLUDING DEFAULTS, "
+                f"CHECK (finished_at >= {low} AND finished_at < {high}))"
+            ).encode()
+        )
+        db.execute(
+            sql(
+                f"ALTER TABLE holdfast.log ATTACH PARTITION holdfast.{name} "
+                f"FOR VALUES FROM ({low}) TO ({high})"
+            ).encode()
+        )
 
 
 def _name(day: int) -> str:

@@ -103,6 +103,16 @@ CREATE INDEX log_id ON holdfast.log (id);
 CREATE INDEX log_finished ON holdfast.log (qid, finished_at, seq);
 CREATE TABLE holdfast.log_other PARTITION OF holdfast.log DEFAULT;
 
+-- Today, for what is finished before the first sweep makes days.
+DO $$
+DECLARE
+  day bigint := floor(extract(epoch FROM clock_timestamp()) / 86400);
+BEGIN
+  EXECUTE format(
+    'CREATE TABLE holdfast.log_%s PARTITION OF holdfast.log FOR VALUES FROM (%s) TO (%s)',
+    day, day * 86400000, (day + 1) * 86400000);
+END $$;
+
 -- Counts are the sum of what every write added: nobody waits for a row that another one counts in.
 -- Many rows are folded into few as they come. day: of the log rows that `logged` counts.
 CREATE TABLE holdfast.delta (
