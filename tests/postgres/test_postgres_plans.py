@@ -85,8 +85,8 @@ class Watched:
     and what the statement costs, found by running it once more and rolling that back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.statements: list[str] = []
-        self.plans: list[str] = []
+        self.seen: list[tuple[str, str]] = []
+        """Statement and plan, as one: a store's other threads run statements of their own."""
         self.costs: list[str] = []
         self._patch = monkeypatch
 
@@ -97,8 +97,7 @@ class Watched:
             text = query if isinstance(query, str) else bytes(query).decode()
             if re.match(r"\s*(WITH|SELECT|UPDATE|DELETE|INSERT)", text):
                 with db.transaction(force_rollback=True):
-                    self.statements.append(text)
-                    self.plans.append(_generic(run, db, text, params))
+                    self.seen.append((text, _generic(run, db, text, params)))
                     shown = run(db, "EXPLAIN (ANALYZE, BUFFERS) " + text, params)
                     self.costs.append("\n".join(row[0] for row in shown))
             return run(db, query, params, **options)
@@ -229,8 +228,8 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
         ACTS[act](queues, queue)  # plans are made, pages are seen
         with Watched(monkeypatch) as watched:
             ACTS[act](queues, queue)
-        assert watched.plans
-        for plan in watched.plans:
+        assert watched.seen
+        for _, plan in watched.seen:
             assert not re.search(r"Seq Scan on \w*(message|log|queue|record)", plan), plan
             assert not re.search(r"Bitmap|Hash Join.*message", plan), plan
         costs.append(watched.buffers)
@@ -278,7 +277,7 @@ def test_plans_made_while_all_is_empty_are_the_right_ones_already(
             queue.enqueue("now")
             act(hf, queue)
         queue.get(queue.enqueue("there").id)
-        seen = dict(zip(watched.statements, watched.plans, strict=True))
+        seen = dict(watched.seen)
     for statement, indexes in KEPT_TO.items():
         plan = seen[hf.store._sql(statement)]
         used = re.findall(r"using ((?:message|record)_\w+)", plan)
@@ -311,7 +310,7 @@ def test_so_are_those_of_a_queue_with_partitions(
         assert queue.lease(10, partitions=[1, 2, 3])
         hf.store.wait(["orders"], clock.now(), 30, partitions=[1, 2, 3])
         hf.store.depths("orders", clock.now())
-        seen = dict(zip(watched.statements, watched.plans, strict=True))
+        seen = dict(watched.seen)
     for statement, indexes in KEPT_TO_OF_PARTITIONS.items():
         plan = seen[hf.store._sql(statement)]
         assert set(re.findall(r"using (message_\w+)", plan)) == indexes, f"{statement}\n{plan}"
