@@ -199,7 +199,10 @@ class Settling:
             write["$unset"] = dict.fromkeys(remove, "")
         if tail:
             write["$currentDate"] = {"pl": {"$type": "timestamp"}}
-        self._writes.append(UpdateOne(_guard(doc, move), write))
+        # Within a transaction whoever changes it first makes the other start again, and the key
+        # alone spares MongoDB the choice of an index.
+        guard = _guard(doc, move) if self._session is None else {"_id": doc["_id"]}
+        self._writes.append(UpdateOne(guard, write))
         doc.update(change)
         for name in remove:
             doc.pop(name, None)
