@@ -14,6 +14,7 @@ from redis import Redis
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
 from holdfast.cli import root
+from holdfast.store import View
 from holdfast.stores.redis import store
 from holdfast.testing import ManualClock
 from servers.redis import running
@@ -273,3 +274,19 @@ def test_ten_thousand_that_are_not_overdue_hide_none_that_is(clock: ManualClock)
         assert 10 < calls < 200
         assert [lease.id for lease in queue.lease(10)] == [late.id]
         assert queue.stats().leased == 10_001
+
+
+def test_a_page_reads_no_more_than_it_shows(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a script reads, Redis serves nobody: a redrive looks at a page for every batch."""
+    queue = hf.queue("orders")
+    queue.enqueue_many(range(100))
+    read, asked = hf.store._read, list[Any]()
+
+    def noted(name: str, what: str, *args: Any) -> Any:
+        asked.append(args[2])
+        return read(name, what, *args)
+
+    monkeypatch.setattr(hf.store, "_read", noted)
+    page = hf.store.browse(View("orders"), None, 20, hf.context.clock.now())
+    assert len(page.entries) == 20 and page.after is not None
+    assert asked == [21], "one more says whether there is a next page"

@@ -207,11 +207,13 @@ def test_who_remembers_fewer_partitions_finishes_a_batch_of_more(
     queue.enqueue_many(range(10))
     queue.lease(5, batch="b")
     grown = other.queue("orders", partitions=4)
-    time.sleep(0.3)  # settings are remembered for a while
     grown.enqueue_many(range(20))
     ask = LeaseAsk("orders", 100, "me", secrets.token_hex(8), 1000, None, "b")
     assert other.store.hold(ask, now) == 25
+    assert hf.store._home("orders").parts == 1
     assert hf.store.finish("orders", "b", 100, now, "COMPLETED") == 30
+    known = [store._home("orders").parts for store in (hf.store, other.store)]
+    assert known[0] == known[1], "a cluster wants every lane to be named"
     assert (queue.stats().done, queue.stats().leased) == (30, 0)
 
 

@@ -38,13 +38,23 @@ def bodies(
 
 
 def entries(
-    db: Connections, home: Home, view: View, read: Read, after: tuple[int, int], now: int
+    db: Connections,
+    home: Home,
+    view: View,
+    read: Read,
+    after: tuple[int, int],
+    now: int,
+    wanted: int,
 ) -> Iterator[tuple[str, Keyed]]:
-    """The rows after a cursor, each with its own, as far as anybody asks; with the line's end."""
+    """The rows after a cursor, each with its own, as far as anybody asks; with the line's end.
+
+    As many as are wanted are read at first: nobody else is served while a script reads.
+    """
+    step = min(wanted, PAGE)
     flag = flag_of(view.queue)
     upto = None if view.upto is None else int(view.upto)
     while True:
-        args = [view.state.value, flag, home.parts, after[0], after[1], PAGE]
+        args = [view.state.value, flag, home.parts, after[0], after[1], step]
         if view.state is not State.LEASED:
             args.append(now)
         if view.state is State.READY:
@@ -73,9 +83,9 @@ def entries(
                 and (upto is None or place <= upto)
             ):
                 yield end, (key, Entry(message, place, lease))
-        if len(ids) < PAGE:
+        if len(ids) < step:
             return
-        after = (int(float(first[-1])), int(second[-1]))
+        after, step = (int(float(first[-1])), int(second[-1])), PAGE
 
 
 def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int]) -> Iterator[Keyed]:

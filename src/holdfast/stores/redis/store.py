@@ -538,7 +538,7 @@ class RedisStore:
         def read(what: str, flag: str, parts: int, *args: Arg) -> tuple[str, list[Any]]:
             return self._read(view.queue, what, *args)[1]
 
-        found = browse.entries(self._db, home, view, read, cursor, now)
+        found = browse.entries(self._db, home, view, read, cursor, now, limit + 1)
         pairs = list(islice(found, limit + 1))
         end = int(pairs[0][0]) if pairs else self._end(home)
         return page_of([row for _, row in pairs], view, limit, end)

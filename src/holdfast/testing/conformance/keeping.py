@@ -63,6 +63,21 @@ def test_browsing_a_range_of_time(queue: Queue, clock: ManualClock) -> None:
         list(queue.browse("nowhere"))
 
 
+def test_pages_of_what_lies_behind_much_else(
+    hf: Holdfast, queue: Queue, clock: ManualClock
+) -> None:
+    queue.enqueue_many(range(600))
+    clock.advance(1)
+    late, view = queue.enqueue_many(range(20)), View("orders", since=clock.now())
+    found, after = [], None
+    for size in (7, 7, 6):
+        page = hf.store.browse(view, after, 7, clock.now())
+        assert len(page.entries) == size
+        found, after = [*found, *(entry.message for entry in page.entries)], page.after
+    assert after is None
+    assert ids(found) == ids(late)
+
+
 def test_a_cursor_that_is_none_is_refused(hf: Holdfast, queue: Queue, clock: ManualClock) -> None:
     for bad in ("x", "1", "1.2.3", ""):
         with pytest.raises(InvalidArgument, match="after"):
