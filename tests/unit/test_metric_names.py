@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.metrics import LOOK_S, PARTITIONS_MAX, QUEUES_MAX, Metrics
 from holdfast.testing import drain
+from servers import prometheus
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 UNITS = ("minutes", "hours", "days", "ms", "milliseconds", "microseconds", "kb", "percent")
@@ -86,12 +86,8 @@ def test_the_page_has_the_limits() -> None:
 
 
 def test_promtool_has_nothing_to_say(page: str) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("no promtool on the PATH")
-    done = subprocess.run(
-        [promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60
-    )
+    command = [str(prometheus.need("promtool")), "check", "metrics"]
+    done = subprocess.run(command, input=page, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
