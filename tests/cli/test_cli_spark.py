@@ -18,6 +18,9 @@ from holdfast import Holdfast, State
 from holdfast.batches import Batches, Offset, QueryNotFound, ask_to_stop, queries
 from holdfast.testing import ManualClock, dead_letters, finished, wait_until
 from servers.spark import need_java
+from tests.spark.conftest import quick_start
+
+__all__ = ["quick_start"]  # the fixture
 
 PATIENCE_S = 240
 """A JVM starts in five seconds; on a machine with much to do in forty."""
@@ -332,7 +335,7 @@ def test_until_empty(hf: Holdfast, work, cli, tmp_path: Path) -> None:
         r"orders: batch 1: 5 messages in [\d.]+ s \([\d.]+/s\): 3 done, 1 to be retried, 1 dead; ",
         worker.err,
     )
-    assert complaints(worker) == []
+    assert complaints(worker) == [], worker.err
     [query] = queries(hf.context)
     assert (query.done, query.retried, query.dead, query.held) == (3, 1, 1, 0)
     [checkpoint] = (tmp_path / "data" / "holdfast" / "checkpoints").iterdir()
@@ -353,7 +356,7 @@ def test_a_signal_while_it_is_idle(hf: Holdfast, work) -> None:
     assert worker.ends() == 0, worker.err
     assert (queue.stats().leased, queue.stats().done) == (0, 1)
     assert worker.err.endswith(" stopped\n")
-    assert complaints(worker) == []
+    assert complaints(worker) == [], worker.err
 
 
 def test_a_signal_lets_the_batch_finish(hf: Holdfast, work, cli, tmp_path: Path) -> None:
@@ -368,7 +371,7 @@ def test_a_signal_lets_the_batch_finish(hf: Holdfast, work, cli, tmp_path: Path)
     assert [(e.message.payload, e.message.attempts) for e in queue.browse()] == [(2, 0), (3, 0)]
     assert queue.stats().leased == 0
     assert "batch 1: 1 messages" in worker.err and "1 done" in worker.err
-    assert complaints(worker) == []
+    assert complaints(worker) == [], worker.err
     assert cli.docs("spark", "queries")[0]["state"] == "stopped"
 
 

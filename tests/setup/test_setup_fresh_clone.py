@@ -36,7 +36,7 @@ def run(clone: Path, *command: str) -> subprocess.CompletedProcess[str]:
     env = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HOLDFAST_", "PYTEST_", "VIRTUAL_ENV", "PYTHON"))
+        if not name.startswith(("HOLDFAST_", "PYTEST_", "VIRTUAL_ENV", "PYTHON", "SPARK_"))
     }
     env["PATH"] = ":".join(p for p in env["PATH"].split(":") if not p.startswith(mine))
     return subprocess.run(

@@ -14,7 +14,6 @@ import signal
 import sys
 from typing import Any
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 POISON = 100
 """Every so many-th message fails for ever; the one after it fails once."""
 
@@ -48,7 +47,8 @@ def main(told: dict[str, Any]) -> None:
 
     from holdfast.spark.sessions import session
 
-    spark = session("driver", told.get("master", "local[2]"), QUICK)
+    conf = {"spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"]}
+    spark = session("driver", told.get("master", "local[2]"), conf)
     spark.dataSource.register(killing.KillingSource)
     if told["mode"] == "stream":
         query = stream(spark, told)

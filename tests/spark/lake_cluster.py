@@ -6,14 +6,9 @@ python lake_cluster.py '{"url": ..., "target": ..., "folder": ..., "rate": 500}'
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
-
-CONF = {
-    "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 def fix(message: Any) -> Any:
@@ -24,7 +19,9 @@ def main(told: dict[str, Any]) -> None:
     import holdfast
     from holdfast import spark as hs
 
-    spark = hs.session("lake-cluster", "local-cluster[2,1,1024]", CONF)
+    options = os.environ["SPARK_SUBMIT_OPTS"]
+    conf = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": options}
+    spark = hs.session("lake-cluster", "local-cluster[2,1,1024]", conf)
     hf = holdfast.connect(told["url"])
     lake = f"{told['folder']}/lake"
     archived = hs.archive(hf, lake, spark=spark)

@@ -37,8 +37,7 @@ def main(told: dict[str, Any]) -> None:
     dying(archive._Run, "_dead", before="in-read")
     dying(files.Lake, "adopt", before="after-write", after="after-adopt")
     dying(files.Lake, "publish", after="after-publish")
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    spark = hs.session("lake-driver", "local[2]", quick)
+    spark = hs.session("lake-driver", "local[2]")
     hs.archive(holdfast.connect(told["url"]), told["lake"], spark=spark)
     spark.stop()
 

@@ -42,7 +42,9 @@ def own(order: dict[str, int], attempt: int) -> str:
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])
-    spark = hs.session("cluster", told["master"], told["conf"])
+    options = os.environ["SPARK_SUBMIT_OPTS"]
+    conf = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": options}
+    spark = hs.session("cluster", told["master"], conf)
     hf = holdfast.connect(told["url"])
     hf.handler("orders", type="beside")(beside.count)
     hf.handler("orders", type="own")(own)
@@ -53,11 +55,6 @@ if __name__ == "__main__":
         )
     spark.stop()
 """
-CONF = {
-    "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 @pytest.mark.promise("SPARK-5", "SPARK-9")
@@ -76,7 +73,6 @@ def test_handlers_run_on_executors(kind: str, postgres_url: str, tmp_path: Path)
         sent = queue.enqueue_many(Outgoing({"n": n}, type=kinds[n % 2]) for n in range(500))
         told: dict[str, Any] = {
             "url": url,
-            "conf": CONF,
             "sink": str(tmp_path / "sink"),
             "checkpoint": str(tmp_path / "c"),
         }

@@ -231,7 +231,7 @@ import holdfast
 from holdfast.spark.sessions import session
 
 told = json.loads(sys.argv[1])
-conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "500", **told["conf"]}
+conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
 spark = session("repeated", "local[2,3]", conf)
 
 def dies_once(url):
@@ -260,15 +260,13 @@ spark.stop()
 
 @pytest.mark.promise("SPARK-4")
 def test_a_task_that_spark_repeats(tmp_path: Path, postgres_url: str) -> None:
-    from tests.spark.conftest import QUICK
-
     urls = [f"sqlite:///{tmp_path}/test.db", postgres_url]
     for url in urls:
         with holdfast.connect(url) as hf:
             hf.queue("orders")
     (tmp_path / "program.py").write_text(PROGRAM)
     ran = subprocess.run(
-        [sys.executable, "program.py", json.dumps({"urls": urls, "conf": QUICK})],
+        [sys.executable, "program.py", json.dumps({"urls": urls})],
         cwd=tmp_path,
         capture_output=True,
         text=True,

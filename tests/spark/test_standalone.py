@@ -12,7 +12,9 @@ from servers import spark as servers_spark
 PROGRAM = """
 import json, os, sys
 from holdfast.spark.sessions import session
-spark = session(master=sys.argv[1], conf={"spark.executor.memory": "512m"})
+options = os.environ["SPARK_SUBMIT_OPTS"]
+conf = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": options}
+spark = session(master=sys.argv[1], conf=conf)
 import beside
 from pyspark import BarrierTaskContext
 
