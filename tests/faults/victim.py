@@ -196,7 +196,12 @@ def die_at_mongo(hf: Holdfast, what: str, moment: str, nth: int) -> None:
             if event.operation_id == self.asked:
                 self.die("after")
 
-        def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+        def failed(self, event: monitoring.CommandFailedEvent) -> None:
+            """Two who write at once: one of them begins its transaction again."""
+            nonlocal left
+            if event.operation_id == self.asked:
+                with lock:
+                    self.asked, left = None, 1
 
         def die(self, here: str) -> None:
             if moment == here:

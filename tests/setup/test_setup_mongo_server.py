@@ -28,7 +28,7 @@ def ids_in(url: str) -> list[int]:
 
 
 def write(url: str, id: int) -> None:
-    with MongoClient(url) as client:
+    with MongoClient(url, journal=True) as client:  # or a kill takes what it wrote last
         client.test.things.insert_one({"_id": id})
 
 
