@@ -94,6 +94,7 @@ def _pages() -> str:
     links += [
         "- [Order and fan-out](benchmarks-partitions.md)",
         "- [Through a server](benchmarks-server.md)",
+        "- [What others feel of a redrive](benchmarks-redrive.md)",
     ]
     return "## Store by store\n\n" + "\n".join(links) + "\n"
 

@@ -33,6 +33,13 @@ class Steal:
         return 100 * spent[7] / max(1, sum(spent[:8]))
 
 
+def stolen_ms() -> list[float]:
+    """Of each core since the machine began: when it had work, and its host ran another machine."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    cores = [line.split() for line in lines if line.startswith("cpu") and line[3].isdigit()]
+    return [int(core[8]) * 1000 / os.sysconf("SC_CLK_TCK") for core in cores]
+
+
 def _cpu_times() -> list[int]:
     return [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
 
