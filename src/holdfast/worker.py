@@ -12,7 +12,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 import msgspec
@@ -41,6 +42,8 @@ LINGER_S = 0.002
 RECONNECT_S = (0.1, 5.0)
 IDLE_S = 1.0
 RENEW_TICK_S = 0.25
+SIGNAL_S = 0.25
+"""A signal that another thread received is handled when the main thread wakes up."""
 LOOP_END_S = 5.0
 SWEEP_END_S = 5.0
 """For a sweep that is under way: the store is closed after it, and its lock is given back."""
@@ -120,7 +123,7 @@ class Worker:
         names = ", ".join(queue.name for queue in self._queues)
         logger.info("working %s with concurrency %d", names, self._concurrency)
         try:
-            self._asked_to_stop.get()
+            self._wait_until_stopped()
             self._stop.set()
             self._has_room.set()
             logger.info("stopping; %d deliveries in hand", self._unsettled)
@@ -145,6 +148,11 @@ class Worker:
         """No new leases; what runs may finish within the grace time. Also for signal handlers:
         a SimpleQueue, because setting an event that this very thread waits for may deadlock."""
         self._asked_to_stop.put(None)
+
+    def _wait_until_stopped(self) -> None:
+        while True:
+            with suppress(Empty):
+                return self._asked_to_stop.get(timeout=SIGNAL_S)
 
     def health(self) -> Health:
         """Whether the store answers and the queues are there; if not, why."""

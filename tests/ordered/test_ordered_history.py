@@ -61,10 +61,11 @@ class Crowd:
         return name
 
     def leave(self, name: str) -> None:
-        process = self.alive.pop(name)
+        process = self.alive[name]
         process.send_signal(signal.SIGTERM)
         said = self.notes.with_suffix(f".{name}")
         early = process.wait(60) == -signal.SIGTERM and f" {name} " not in self.notes.read_text()
+        del self.alive[name]
         assert early or process.returncode == 0, said.read_text()[-2000:]
 
     def kill(self, name: str) -> None:

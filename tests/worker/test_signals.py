@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import sys
@@ -83,3 +84,17 @@ def test_the_second_signal_stops_at_once(
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 128 + signal.SIGTERM
     assert (queue.stats().leased, queue.stats().done) == (2, 0)  # they become overdue
+
+
+@pytest.mark.promise("HANDLER-5")
+def test_a_signal_that_another_thread_receives(
+    hf: Holdfast, worker: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """The system chooses who does: any of them, right after the process was stopped and went on."""
+    (tmp_path / "go").touch()
+    queue = hf.queue("orders")
+    wait_until(lambda: queue.stats().done == 5)
+    others = [int(task.name) for task in Path(f"/proc/{worker.pid}/task").iterdir()]
+    others.remove(worker.pid)
+    assert ctypes.CDLL(None).tgkill(worker.pid, max(others), signal.SIGTERM) == 0
+    assert worker.wait(30) == 0
