@@ -315,9 +315,7 @@ def work(
 
 def complaints(worker: Worker) -> list[str]:
     """What is on stderr besides log lines, and a line that every JVM says."""
-    # PySpark's own process for a source may see its socket closed before it is killed.
-    theirs = r"^Traceback [^\n]*\n[^\n]*python_streaming_source_runner.*?(?=^\d{4}-)"
-    lines = re.sub(theirs, "", worker.err, flags=re.DOTALL | re.MULTILINE).splitlines()
+    lines = worker.err.splitlines()
     return [line for line in lines if not re.match(r"WARNING: Using incub|\d{4}-.* INFO ", line)]
 
 

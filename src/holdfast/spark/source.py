@@ -9,8 +9,10 @@ batch is in its offset log, so that is where it is sealed.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -48,6 +50,8 @@ POLL_S = 0.3
 BEAT_S = 5.0
 BACKLOG_S = 1.0
 ALL = 100_000_000
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The program, of a process of its own, in which a stream reader lives."""
 
 
 def register(spark: SparkSession) -> None:
@@ -294,6 +298,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._stop.set()
+        _end_quietly()
 
     def _stats(self) -> Any:
         at = self._at
@@ -304,3 +309,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _patiently(self, act: Any, doing: str) -> Any:
         return patiently(act, f"{doing} {self._options.queue}", self._options.store_timeout)
+
+
+def _end_quietly() -> None:
+    """When a query ends, Spark closes the socket of its reader's process and then kills it. That
+    would print a traceback of the socket, as far as it comes."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or spec.name != RUNNER:
+        return
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if not issubclass(kind, ConnectionError):
+            show(kind, error, at)
+
+    sys.excepthook = hook
