@@ -18,10 +18,12 @@ from pymongo import MongoClient, monitoring
 from pymongo.database import Database
 
 import holdfast
-from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled
+from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled, lifecycle
+from holdfast.message import ErrorInfo
 from holdfast.store import LeaseAsk, State, View
 from holdfast.stores.mongo import layout
 from holdfast.stores.mongo.counts import MARK_STALE_MS
+from holdfast.stores.mongo.settling import SMALL_BYTES
 from holdfast.sweeper import Sweeper
 from holdfast.testing import ManualClock
 from servers.mongo import with_database
@@ -493,6 +495,32 @@ def rows(db: Database[Any], **asked: Any) -> list[dict[str, Any]]:
 
 def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("size", [10, SMALL_BYTES, SMALL_BYTES + 1])
+def test_a_message_comes_whole_to_another_queue(
+    hf: Holdfast, db: Database[Any], clock: ManualClock, size: int, times: int
+) -> None:
+    """A small one is written anew; a large one, or one that a batch has twice, is changed."""
+    queue, messages = hf.queue("orders"), db["holdfast.messages"]
+    queue.enqueue(b"x" * size, key="k", headers={"h": "1"}, priority=3)
+    mine = [1, Timestamp(7, 1), ObjectId(), 2.5]
+    messages.update_one({}, {"$set": {"a colleague's": mine}})
+    before = messages.find_one({})
+    (lease,) = queue.lease()
+    move = lifecycle.failed(lease, [ErrorInfo("no", "E", clock.now(), 1)], clock.now())
+    answers = hf.store.settle([move] * times, clock.now())
+    assert answers == [Settled.APPLIED, Settled.ALREADY][:times]
+    dead = messages.find_one({})
+    assert (dead["er"], dead["at"], dead["a colleague's"]) == ("no", 1, mine)
+    assert (queue.stats().ready, queue.stats().leased, queue.stats().dead) == (0, 0, 1)
+    assert hf.redrive("orders.dlq").redriven == 1
+    after = messages.find_one({})
+    assert after["pl"] == before["sq"]
+    stays = {name: value for name, value in before.items() if name not in ("pl", "av", "ua", "vb")}
+    assert {name: after.get(name) for name in stays} == stays
+    assert (queue.stats().ready, queue.stats().dead) == (1, 0)
 
 
 def test_the_view_tells_in_words_that_people_know(

@@ -271,7 +271,10 @@ def _in_commands(docs: list[Doc]) -> Generator[tuple[int, list[Doc]], None, None
     """Parts that each fit into one command."""
     start, size = 0, 0
     for n, doc in enumerate(docs):
-        own = len(doc["bd"]) + len(doc.get("hi", "")) + len(doc.get("hd", "")) + DOC_BYTES
+        own = DOC_BYTES
+        for name in ("bd", "hi", "hd"):
+            if isinstance(part := doc.get(name), bytes | str):  # somebody may have edited it
+                own += len(part)
         if size + own > COMMAND_BYTES and n > start:
             yield start, docs[start:n]
             start, size = n, 0
