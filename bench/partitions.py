@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import holdfast
-from bench import machine
+from bench import machine, server_mongo
 from bench.timing import payload, timed
 from holdfast import Holdfast, Outgoing
 from servers import mongo, postgres, redis
@@ -48,7 +48,7 @@ def store(name: str) -> Iterator[str]:
                 with redis.running(settings=redis.EVERYSEC) as server:
                     yield server.url
             case _:
-                with mongo.running() as server:
+                with mongo.running(options=server_mongo.SERVER) as server:
                     yield server.url
 
 
