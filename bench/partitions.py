@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import holdfast
-from bench import machine, server_mongo
+from bench import machine
 from bench.timing import payload, timed
 from holdfast import Holdfast, Outgoing
 from servers import mongo, postgres, redis
@@ -29,6 +29,9 @@ PARTITIONS, KEYS, GROUPS = 8, 200, 5
 MANY, CONSUMERS = 64, 8
 DRAIN, SINGLES = 10_000, 300
 REPEATS = 5
+
+MONGO_DEFAULTS = {"wiredTigerCacheSizeGB": None, "oplogSize": None}
+"""A server of the tests has less: many of them run on one machine."""
 
 Row = tuple[str, str, str, str, str]
 """Store, measure, figures with their spread, ratio, and what we aim at."""
@@ -48,7 +51,7 @@ def store(name: str) -> Iterator[str]:
                 with redis.running(settings=redis.EVERYSEC) as server:
                     yield server.url
             case _:
-                with mongo.running(options=server_mongo.SERVER) as server:
+                with mongo.running(options=MONGO_DEFAULTS) as server:
                     yield server.url
 
 

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -36,7 +36,7 @@ from bench.wire.serving import serving
 from holdfast import Holdfast, Queue
 
 COUNT, CHUNK = 1_000_000, 5000
-QUIET_S = 15.0
+QUIET_S = 30.0
 OTHERS = 100_000
 WAL_FILES = 64
 """Of 16 MiB: what max_wal_size is by default."""
@@ -65,6 +65,11 @@ class Outcome:
     @property
     def slower(self) -> float:
         return percentile(self.busy, 0.99) / percentile(self.quiet, 0.99)
+
+    def but_for_the_host(self) -> Outcome:
+        """Of the calls during which the host took nothing from any core."""
+        quiet, busy = ([c for c in calls if not c.stolen] for calls in (self.quiet, self.busy))
+        return replace(self, quiet=quiet, busy=busy)
 
 
 def fill(hf: Holdfast, n: int) -> None:
@@ -181,7 +186,7 @@ def row(of: Outcome) -> list[str]:
         told(of.quiet),
         told(of.busy),
         longest(of.busy),
-        met(of.slower <= SLOWER, f"{of.slower:.1f}"),
+        slower(of),
     ]
 
 
@@ -193,6 +198,18 @@ def longest(found: list[Call]) -> str:
     own = max(call.ms - call.stolen for call in found)
     verdict = f"met but for the host; without it {own:.0f}" if own < STOPPED_MS else "MISSED"
     return f"{most.ms:.0f} ({most.stolen:.0f} stolen) of {len(found):,}: {verdict}"
+
+
+def slower(of: Outcome) -> str:
+    """As with the longest: a host that runs others for minutes makes any program's p99."""
+    alone = of.but_for_the_host()
+    if of.slower <= SLOWER or alone.slower > SLOWER:
+        return met(of.slower <= SLOWER, f"{of.slower:.2f}")
+    stolen = 1 - len(alone.busy) / len(of.busy)
+    return (
+        f"{of.slower:.2f}: met but for the host; {alone.slower:.2f} "
+        f"without the {100 * stolen:.0f} % of the calls that it took time from"
+    )
 
 
 def met(is_met: bool, figure: str) -> str:
@@ -227,9 +244,10 @@ def page(rows: list[list[str]], n: int, facts: dict[str, str], load: str) -> str
         "redriven through gRPC, while a consumer leases and acks messages of another queue through "
         f"the same server, and for {QUIET_S:.0f} s before and after. The memory is the server's. "
         "Every store waits for its disk as it does by default. All times are by the clock. Where "
-        "the longest call is over the bound, it says how much of it the host of this virtual "
+        "the longest call is over its bound, it says how much of it the host of this virtual "
         "machine took from the core that lost most (steal), and how long the longest call is "
-        "without that.",
+        "without that; where the p99 is, what it is of the calls from which the host took nothing, "
+        "meanwhile and in quiet.",
         "",
         "PostgreSQL is measured as a server that has been at work for a while: it uses the files "
         "of its log (WAL) again. A new one (`--fresh`) makes each of them when it is needed, 16 "

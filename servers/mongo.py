@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -59,15 +59,15 @@ class MongoServer:
         *,
         set_name: str | None = SET_NAME,
         password: str | None = None,
-        options: dict[str, str] | None = None,
+        options: Mapping[str, str | None] | None = None,
         folder: Path | None = None,
         program: Path | None = None,
         port: int | None = None,
     ) -> None:
         """A replica set of one node; without `set_name` a standalone, which has no transactions.
 
-        `parameters` and `options` go over the defaults here. With a `password`, only those with a
-        name get in: ADMIN, and whom `add_user` adds.
+        `parameters` and `options` go over the defaults here; an option that is None is mongod's
+        own. With a `password`, only those with a name get in: ADMIN, and whom `add_user` adds.
         """
         self._program = program or find()
         self.version = version_of(self._program)
@@ -133,8 +133,10 @@ class MongoServer:
         log = self.folder / "log"
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
-    def _make_command(self, parameters: dict[str, str], options: dict[str, str]) -> list[str]:
-        options = {
+    def _make_command(
+        self, parameters: dict[str, str], options: Mapping[str, str | None]
+    ) -> list[str]:
+        chosen: dict[str, str | None] = {
             "dbpath": str(self.folder / "data"),
             "port": str(self.port),
             "bind_ip": HOST,
@@ -142,14 +144,15 @@ class MongoServer:
             **options,
         }
         if self.set_name:
-            options["replSet"] = self.set_name
+            chosen["replSet"] = self.set_name
         if self._password and self.set_name:
-            options["keyFile"] = str(self._make_key())
+            chosen["keyFile"] = str(self._make_key())
         command = [str(self._program), "--quiet", "--nounixsocket"]
         if self._password:
             command.append("--auth")
-        for name, value in options.items():
-            command += [f"--{name}", value]
+        for name, value in chosen.items():
+            if value is not None:
+                command += [f"--{name}", value]
         for name, value in {**PARAMETERS, **parameters}.items():
             command += ["--setParameter", f"{name}={value}"]
         return command
