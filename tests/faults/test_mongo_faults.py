@@ -251,13 +251,16 @@ def test_a_lease_whose_answer_was_lost_comes_back_after_its_deadline(
 
 @contextmanager
 def dead_transaction(place: MongoPlace, action: str, nth: int) -> Iterator[None]:
-    """Of a process that was killed before it committed its nth; ended by us at the latest."""
+    """Of a process that was killed before it committed its nth. Whatever is done meanwhile must not
+    have waited for the server to end it, as it does after a minute."""
     lifetime = "transactionLifetimeLimitSeconds"
     place.client.admin.command("setParameter", 1, **{lifetime: 60})
     try:
         process = place.process(action, "commitTransaction before", str(nth))
         assert process.wait(60) == KILLED
         yield
+        sessions = place.client.admin.aggregate([{"$currentOp": {"idleSessions": True}}])
+        assert any("transaction" in session for session in sessions), "the server has ended it"
     finally:
         place.client.admin.command("setParameter", 1, **{lifetime: int(SOON_OVER[lifetime])})
         place.client.admin.command("killAllSessions", [])
@@ -274,7 +277,6 @@ def test_a_worker_killed_in_a_transaction_leaves_its_neighbours_alone(
         orders = hf.queue("orders", ack_timeout=60)
         accepted = {message.id for message in orders.enqueue_many(range(100))}
         with dead_transaction(place, action, nth):
-            began = time.monotonic()
             leases = orders.lease(100)
             assert len(leases) == 90
             assert orders.settle(leases) == [Settled.APPLIED] * 90
@@ -286,7 +288,6 @@ def test_a_worker_killed_in_a_transaction_leaves_its_neighbours_alone(
                 (lease,) = another.queue("orders").lease(wait=5)
                 accepted.add(lease.message.id)
                 another.queue("orders").ack(lease)
-            assert time.monotonic() - began < 5  # nobody waited for it
         place.check_whole(hf, accepted)
 
 
@@ -300,9 +301,7 @@ def test_a_sweep_passes_over_what_a_dead_transaction_holds(place: MongoPlace) ->
             others = orders.lease(10)
             assert len(others) == 10
             wait_until(lambda: hf.context.clock.now() > others[-1].deadline)
-            began = time.monotonic()
             assert hf.sweep().requeued == 10
-            assert time.monotonic() - began < 5
         hf.sweep()
         assert orders.stats().leased == 0
 
@@ -314,12 +313,10 @@ def test_a_process_killed_while_it_opens_a_slot_keeps_nobody_from_it(
     with victim.connect(place.url) as other:
         other.queue("orders").enqueue_many(range(10))
     with dead_transaction(place, "produce", 1):
-        began = time.monotonic()
         for _ in range(3):
             with holdfast.connect(place.url) as other:
                 other.queue("orders").enqueue("x")
                 assert len(other.queue("orders").lease()) == 1
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.promise("LIFE-8")

@@ -514,6 +514,7 @@ def test_a_message_comes_whole_to_another_queue(
     assert answers == [Settled.APPLIED, Settled.ALREADY][:times]
     dead = messages.find_one({})
     assert (dead["er"], dead["at"], dead["a colleague's"]) == ("no", 1, mine)
+    assert dead["pl"] > before["sq"], "to the end of the line"
     assert (queue.stats().ready, queue.stats().leased, queue.stats().dead) == (0, 0, 1)
     assert hf.redrive("orders.dlq").redriven == 1
     after = messages.find_one({})
