@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from holdfast.store import Store
 from holdfast.stores import open_store
@@ -88,6 +90,19 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not hasattr(config, "workerinput"):  # with xdist: the controller sees every report
         config.pluginmanager.register(_Record())
+
+
+@pytest.hookimpl(trylast=True)  # Hypothesis must have begun
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if "HOLDFAST_TEST_UNRECORDED" not in os.environ and not hasattr(session.config, "workerinput"):
+        _first_text()
+
+
+@settings(max_examples=1, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.text())
+def _first_text(_: str) -> None:
+    """The first text makes tables of all characters, once in a checkout: seconds on a machine with
+    much to do, which Hypothesis would take for a test that is too slow."""
 
 
 @pytest.fixture(params=STORES)
