@@ -29,6 +29,8 @@ from holdfast import (
     StoreFull,
     StoreUnavailable,
 )
+from holdfast.store import LeaseAsk
+from holdfast.stores.mongo import store
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import FAST, HOST, MongoServer, running, with_database
@@ -528,3 +530,44 @@ def test_parent_and_forked_child_share_a_store(mongo_url: str, how: str) -> None
         capture_output=True, text=True, check=False, timeout=60, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "ready", "done"), [("enqueue", 3, 0), ("ack", 1, 1), ("finish", 1, 1)]
+)
+def test_what_cannot_be_cut_waits_until_a_slow_rival_lets_go(
+    mongo_url: str,
+    db: Database[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    ready: int,
+    done: int,
+) -> None:
+    monkeypatch.setattr(store, "CONFLICT_S", 0.0)
+    with holdfast.connect(mongo_url) as hf, ThreadPoolExecutor(1) as threads:
+        queue, now = hf.queue("orders"), hf.context.clock.now()
+        queue.enqueue_many(range(2))
+        if call == "ack":
+            (lease,) = queue.lease()
+        if call == "finish":
+            hf.store.hold(LeaseAsk("orders", 1, "me", "t", 30_000, batch="b"), now)
+        calls: dict[str, Callable[[], Any]] = {
+            "enqueue": lambda: queue.enqueue(2),
+            "ack": lambda: queue.ack(lease),
+            "finish": lambda: hf.store.finish("orders", "b", 10, now, "COMPLETED"),
+        }
+        with db.client.start_session() as rival:
+            rival.start_transaction()
+            db["holdfast.messages"].update_many({}, {"$set": {"x": 1}}, session=rival)
+            db["holdfast.counts"].update_many({}, {"$inc": {"f": 1}}, session=rival)
+            before = _aborted(db)
+            waiting = threads.submit(calls[call])
+            wait_until(lambda: _aborted(db) >= before + 3 or waiting.done())
+            assert not waiting.done()
+            rival.abort_transaction()
+        waiting.result()
+        assert (queue.stats().ready, queue.stats().done) == (ready, done)
+
+
+def _aborted(db: Database[Any]) -> int:
+    return db.client.admin.command("serverStatus")["transactions"]["totalAborted"]

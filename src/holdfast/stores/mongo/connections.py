@@ -38,7 +38,8 @@ FIND_S = 5.0
 """How long to look for a primary before a call is given up."""
 PAUSE_S = (0.002, 0.1)
 CONFLICT_S = 1.0
-"""How long two that write the same make way for each other; longer, and one of them is dead."""
+"""How long those who can do without make way for others who write the same: these may be dead, and
+hold it for a minute."""
 COMMAND_BYTES = 12_000_000
 """A command has at most 16 MiB."""
 DOC_BYTES = 4000
@@ -140,12 +141,15 @@ class Connections:
         return bool(self._in_sets)
 
     def tx(self, work: Callable[[Session], T], patience: float | None = None) -> T:
-        """All that `work` writes in one step. On a standalone, in the order in which it writes."""
+        """All that `work` writes in one step. On a standalone, in the order in which it writes.
+
+        `patience`: seconds to make way for others who write the same, if less than any call has.
+        """
         with self.translated():
             if not self.has_transactions:
                 return work(None)
             with self.client.start_session() as session:
-                return self._tx(session, work, CONFLICT_S if patience is None else patience)
+                return self._tx(session, work, self.where.timeout if patience is None else patience)
 
     def _tx(self, session: ClientSession, work: Callable[[Session], T], patience: float) -> T:
         begun, pause = clock.monotonic(), PAUSE_S[0]

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.stores.mongo.connections import Connections, Session
+from holdfast.stores.mongo.connections import CONFLICT_S, Connections, Session
 from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
 
 GATES = 32
@@ -172,7 +172,7 @@ class Counts:
         old = {"do": None, "u": {"$lt": now - IDLE_MS}, "_id": not_a_gate}
         idle = list(self._db.get(COUNTS).find(old, limit=FOLD_MAX))
         for doc in idle:
-            self._db.tx(lambda session, doc=doc: self._fold(doc, now, session))
+            self._db.tx(lambda session, doc=doc: self._fold(doc, now, session), CONFLICT_S)
         return len(idle)
 
     def _fold(self, doc: Doc, now: int, session: Session) -> None:
@@ -190,7 +190,10 @@ class Counts:
         counts = self._db.get(COUNTS)
         stale = {"do": {"$gt": ""}, "ds": {"$lte": now - MARK_STALE_MS}}
         queues = counts.distinct("q", stale)
-        return sum(self._db.tx(lambda session, q=q: self._repair(q, now, session)) for q in queues)
+        return sum(
+            self._db.tx(lambda session, q=q: self._repair(q, now, session), CONFLICT_S)
+            for q in queues
+        )
 
     def _repair(self, q: int, now: int, session: Session) -> int:
         counts, messages, queues = (

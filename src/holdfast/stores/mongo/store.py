@@ -38,7 +38,15 @@ from holdfast.store import (
 )
 from holdfast.stores import page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
-from holdfast.stores.mongo.connections import SOON, Conflict, Connections, Session, insert, upserted
+from holdfast.stores.mongo.connections import (
+    CONFLICT_S,
+    SOON,
+    Conflict,
+    Connections,
+    Session,
+    insert,
+    upserted,
+)
 from holdfast.stores.mongo.counting import Counting
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, moved, part_name
 from holdfast.stores.mongo.homes import go_on
@@ -411,11 +419,12 @@ class MongoStore:
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
             return []
-        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        can_cut = len(moves) > 1 or moves[0].overdue_at is not None
+        patience = CONFLICT_S if can_cut else None
         try:
-            answers = self._settle(moves, now, names, within, careful=within is not None)
-        except Again:
-            answers = self._settle(moves, now, names, within, careful=True)
+            answers = self._settle(
+                moves, now, within, careful=within is not None, patience=patience
+            )
         except Conflict as error:
             until = clock.monotonic() + self._where.timeout
             answers = self._settle_apart(moves, now, until, error)
@@ -427,15 +436,21 @@ class MongoStore:
         self,
         moves: Sequence[Transition],
         now: int,
-        names: set[str],
         within: Any,
         *,
         careful: bool,
-        patience: float | None = None,
+        patience: float | None,
     ) -> list[Settled]:
-        remembered = None if careful else self._remembered(moves)
-        settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
-        return self._counting.run(names, now, settling.work, within, patience=patience)
+        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        while True:
+            remembered = None if careful else self._remembered(moves)
+            settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
+            try:
+                return self._counting.run(names, now, settling.work, within, patience=patience)
+            except Again:
+                if careful:
+                    raise
+                careful = True
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
@@ -466,10 +481,9 @@ class MongoStore:
         return answers
 
     def _settle_part(self, moves: Sequence[Transition], now: int, until: float) -> list[Settled]:
-        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
         try:
             # At once: that they are held by somebody was seen for a second already.
-            return self._settle(moves, now, names, None, careful=True, patience=APART_S)
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
         except Conflict as error:
             return self._settle_apart(moves, now, until, error)
 
