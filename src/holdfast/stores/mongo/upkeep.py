@@ -11,6 +11,7 @@ from pymongo.database import Database
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from holdfast import clock
+from holdfast.message import PRIORITY_MAX
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.layout import (
     COUNTS,
@@ -137,7 +138,9 @@ def heads(
             first[part, rank] = head
     for part in range(partitions):
         rank = -1
-        while True:
+        # Beyond the last rank lies the next queue's line, and MongoDB would walk over all that has
+        # left it in the last minutes, only to find that none of it is asked for.
+        while rank < PRIORITY_MAX:
             doc = at.find_one(
                 {"q": q, "st": READY, "pt": part, "rk": {"$gt": rank}},
                 {"rk": 1, "pl": 1, "ea": 1},
