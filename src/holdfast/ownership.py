@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -120,13 +120,13 @@ class Work(msgspec.Struct):
 
     start: list[Delivery] = []
     back: list[Delivery] = []
-    new: list[Delivery] = []
-    """All that was leased just now: these two, and what waits in line."""
+    leased: int = 0
+    """How many are new: of these two, and of what waits in line."""
 
     def add(self, other: Work) -> None:
         self.start += other.start
         self.back += other.back
-        self.new += other.new
+        self.leased += other.leased
 
 
 class Owner:
@@ -141,11 +141,15 @@ class Owner:
         batch: int = BATCH,
         nudge: threading.Event | None = None,
         name: str = "",
+        on_lease: Callable[[list[Delivery]], None] | None = None,
     ) -> None:
         self.queue = queue
         self.name = name or f"{context.owner}:{secrets.token_hex(2)}"
         self.nudge = nudge or threading.Event()
         """Set when `tick` has something to do before its time."""
+        self._on_lease = on_lease
+        """Told of all that was leased before any of it may start: that can be in another thread,
+        and all over before the lease returns."""
         self._at = context
         self._lease_ms = settings.partition_lease_ms
         self._renew_ms = settings.partition_renew_ms
@@ -505,6 +509,7 @@ class Owner:
         keys: dict[str, tuple[int, int]],
         gone: set[str],
     ) -> Work:
+        new: list[Delivery] = []
         work = Work()
         with self._lock:
             asked = {part.number: part for part, _ in turns if not part.lost}
@@ -516,7 +521,7 @@ class Owner:
                     continue  # lost meanwhile: whoever owns it now takes this over
                 delivery = Delivery(lease, part)
                 part.out[lease.token] = delivery
-                work.new.append(delivery)
+                new.append(delivery)
                 number = message.partition
                 older, until = keys.get(message.key or "", (number, None))
                 if older < self._start(number):
@@ -530,6 +535,9 @@ class Owner:
                     self._send_back(delivery, work)
                 else:
                     part.line.append(delivery)
+            work.leased = len(new)
+            if self._on_lease is not None:
+                self._on_lease(new)
             for part in asked.values():
                 work.add(self._next(part))
         return work

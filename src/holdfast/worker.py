@@ -192,7 +192,7 @@ class Worker:
             spec = self._spec(queue)
             if spec is not None and spec.ordered:
                 work = self._owner(queue).lease(2 * ahead)
-                leased += len(work.new)
+                leased += work.leased
                 self._go_on(work)
             elif spec is not None and leased < room:
                 leases = queue.lease(limit=min(room - leased, PREFETCH_MAX))
@@ -216,7 +216,7 @@ class Worker:
     def _nothing_there(self, quiet: bool) -> None:
         if not self._until_empty:
             self._wait_for_more()
-        elif quiet and self._all_empty():
+        elif quiet and self._unsettled == 0 and self._all_empty():
             self._stop.set()
             self.stop()
         else:
@@ -269,7 +269,9 @@ class Worker:
     def _owner(self, queue: Queue) -> Owner:
         owner = self._owners.get(queue.name)
         if owner is None:
-            owner = Owner(self._at, queue, self._settings, nudge=self._nudge)
+            owner = Owner(
+                self._at, queue, self._settings, nudge=self._nudge, on_lease=self._take_in
+            )
             self._owners[queue.name] = owner
             self._nudge.set()
         return owner
@@ -294,8 +296,6 @@ class Worker:
         return item.deadline > now and self._owners[item.lease.message.queue].holds(item, now)
 
     def _go_on(self, work: Work) -> None:
-        if work.new:
-            self._take_in(work.new)
         if work.back:
             self._finished.extend(work.back)
             self._has_finished.set()

@@ -33,7 +33,7 @@ from holdfast import (
     settings,
 )
 from holdfast.lifecycle import partition_of
-from holdfast.ownership import Consumer, Owner
+from holdfast.ownership import Consumer, Owner, Work
 from holdfast.store import LeaseAsk, partition_claim
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
@@ -681,6 +681,64 @@ def test_a_worker_handles_the_messages_of_a_key_in_order(hf: Holdfast, kind: str
     assert [part.owner for part in queue.partitions()] == [None] * 4
 
 
+@pytest.mark.promise("PART-6")
+def test_a_worker_does_not_wait_for_what_it_settled_before_its_lease_returned(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before it ends at that moment, so another thread may start it at once."""
+    queue = hf.queue("orders", ordered=True)
+    queue.enqueue("first")
+    may_end = threading.Event()
+    lease = Owner.lease
+
+    def slow(self: Owner, ahead: int = 0) -> Work:
+        work = lease(self, ahead)
+        if queue.stats().leased == 2:
+            may_end.set()
+            wait_until(lambda: queue.stats().done == 2)
+        return work
+
+    @hf.handler("orders")
+    def handle(payload: str) -> None:
+        if payload == "first":
+            queue.enqueue("second")
+            assert may_end.wait(30)
+
+    monkeypatch.setattr(Owner, "lease", slow)
+    assert hf.worker(until_empty=True, concurrency=2, sweep=False, grace=1).run()
+    assert queue.stats().done == 2
+
+
+@pytest.mark.promise("PART-6")
+def test_a_worker_until_empty_goes_on_with_what_another_thread_took_up(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that keeps the partitions takes up what has just been leased: to the one that
+    leased it, the queue looks empty."""
+    queue = hf.queue("orders", ordered=True)
+    queue.enqueue_many(range(5))
+    looked_again = threading.Event()
+    lease = Owner.lease
+
+    def robbed(self: Owner, ahead: int = 0) -> Work:
+        if queue.stats().leased:
+            looked_again.set()
+        work = lease(self, ahead)
+        with self._lock:
+            self._todo.add(work)
+        self.nudge.set()
+        wait_until(lambda: not self._todo.leased)
+        return Work()
+
+    @hf.handler("orders")
+    def handle(n: int) -> None:
+        looked_again.wait(5)
+
+    monkeypatch.setattr(Owner, "lease", robbed)
+    assert hf.worker(until_empty=True, concurrency=2, sweep=False).run()
+    assert queue.stats().done == 5
+
+
 @pytest.mark.promise("PART-4", "PART-5", "PART-6")
 def test_workers_share_the_partitions_and_hand_them_over(
     store_factory: StoreFactory, monkeypatch: pytest.MonkeyPatch
@@ -845,7 +903,7 @@ def test_a_claim_that_ran_out_within_a_tick_is_a_new_one(
     hf.store.claim(partition_claim("orders", 1), "another", LEASE * 1000, clock.now())
     owner = Owner(hf.context, queue, settings.load({}))
     owner.tick()
-    assert len(owner.lease().new) == 5
+    assert owner.lease().leased == 5
     clock.advance(REBALANCE)
     with monkeypatch.context() as patch:
         patch.setattr(owner, "_hand_over", lambda: clock.advance(LEASE))
