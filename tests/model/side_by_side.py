@@ -359,11 +359,11 @@ PROVES = pytest.mark.promise(
 
 
 def check(machine: type[SideBySide], examples: int, config: pytest.Config) -> None:
-    """So many histories of fifty steps each; five times as many with --long."""
+    """So many histories of fifty steps each; ten times as many with --long."""
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples * (5 if config.getoption("--long") else 1),
+            max_examples=examples * (10 if config.getoption("--long") else 1),
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -7,7 +7,7 @@ import pytest
 from tests.model.side_by_side import PROVES, SideBySideMemory, SideBySideSQLite, check
 
 MACHINES = {
-    "sqlite": (SideBySideSQLite, 400),
+    "sqlite": (SideBySideSQLite, 200),
     "memory": (SideBySideMemory, 50),
 }
 

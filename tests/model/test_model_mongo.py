@@ -7,8 +7,8 @@ import pytest
 from tests.model.side_by_side import PROVES, SideBySideMongo, SideBySideStandalone, check
 
 MACHINES = {
-    "mongo": (SideBySideMongo, 25),
-    "mongo-standalone": (SideBySideStandalone, 10),
+    "mongo": (SideBySideMongo, 13),
+    "mongo-standalone": (SideBySideStandalone, 5),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.model.side_by_side import PROVES, SideBySidePostgres, check
 
 MACHINES = {
-    "postgres": (SideBySidePostgres, 50),
+    "postgres": (SideBySidePostgres, 25),
 }
 
 

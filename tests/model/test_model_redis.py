@@ -7,8 +7,8 @@ import pytest
 from tests.model.side_by_side import PROVES, SideBySideCluster, SideBySideRedis, check
 
 MACHINES = {
-    "redis": (SideBySideRedis, 100),
-    "redis-cluster": (SideBySideCluster, 40),
+    "redis": (SideBySideRedis, 50),
+    "redis-cluster": (SideBySideCluster, 20),
 }
 
 
