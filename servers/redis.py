@@ -75,6 +75,16 @@ class RedisServer:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does not answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)

@@ -92,7 +92,7 @@ def working(worker: Worker) -> Iterator[None]:
 
 def at_once(*acts: Callable[[], Any]) -> list[Any]:
     """What each returned; all of them begin together, each in a thread of its own."""
-    barrier = threading.Barrier(len(acts))
+    barrier = threading.Barrier(len(acts), timeout=60)
 
     def run(act: Callable[[], Any]) -> Any:
         barrier.wait()

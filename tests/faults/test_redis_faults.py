@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from holdfast.outcome import Done
 from holdfast.stores.redis import store as module
 from holdfast.testing import ManualClock, wait_until
 from servers.redis import ALWAYS, RedisServer, drop_prefix, running
+from tests.soon import soon
 
 sys.path.insert(0, str(Path(__file__).parent))
 import storm
@@ -409,19 +409,22 @@ def waiters(place: RedisPlace) -> set[str]:
 
 @pytest.mark.promise("LIFE-9")
 def test_a_notice_that_a_killed_consumer_took_is_made_good_by_a_look(
-    place: RedisPlace, twenty: list[Holdfast], hf: Holdfast
+    place: RedisPlace,
+    twenty: list[Holdfast],
+    hf: Holdfast,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was the first in line of fifty-one, and told nobody."""
+    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # the look must be the store's
     victim.connect(place.url).close()
     hf.store.wait(["orders"], hf.context.clock.now(), 0.01)  # the notice of a new queue
     first = place.process("wait", "blpop after", "1")
     wait_until(lambda: place.blocked() == 1)
     with ThreadPoolExecutor(50) as pool:
         waiting = wait_all(pool, place, (twenty * 3)[:50], already=1)
-        sent, at = [hf.queue("orders").enqueue(0).id], time.monotonic()
+        sent = [hf.queue("orders").enqueue(0).id]
         assert first.wait(30) == KILLED
-        wait_until(lambda: any(each.done() for each in waiting))
-        assert time.monotonic() - at < 2
+        wait_until(lambda: any(each.done() for each in waiting), timeout=30)
         sent += [hf.queue("orders").enqueue(n).id for n in range(1, 50)]
         assert sorted(got(waiting)) == sorted(sent)
 
@@ -433,9 +436,7 @@ def test_a_wait_for_what_is_due_in_a_millisecond_ends(place: RedisPlace) -> None
     with holdfast.connect(place.url, clock=clock) as hf:
         hf.queue("orders").enqueue(1, delay=0.001)
         hf.store.wait(["orders"], clock.now(), 5)  # the notice of the enqueue
-        began = time.monotonic()
-        hf.store.wait(["orders"], clock.now(), 5)
-        assert time.monotonic() - began < 1
+        soon(lambda: hf.store.wait(["orders"], clock.now(), 600))
 
 
 # A process that forks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,6 +27,7 @@ from holdfast.stores import open_store
 from holdfast.stores.postgres import connections, open_url
 from holdfast.testing import wait_until
 from servers import postgres
+from tests.soon import soon
 
 SECRET = "Gr4nite~Secret"
 WRONG = "Wr0ng~Secret"
@@ -166,10 +166,8 @@ def test_a_url_that_is_not_well_formed_does_not_show_its_password(password: str)
 
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
     url = f"postgresql://postgres:{quote(SECRET)}@127.0.0.1:{postgres.free_port()}/postgres"
-    began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="refused") as away:
-        holdfast.connect(url)
-    assert time.monotonic() - began < 5
+        soon(lambda: holdfast.connect(with_options(url, timeout=600)))
     assert SECRET not in everything_said(away.value)
 
 
@@ -190,11 +188,9 @@ def test_every_connection_is_in_use(postgres_url: str) -> None:
                 raised.append(error)
 
         with hf.store._db.use():  # pyright: ignore
-            began = time.monotonic()
             thread = threading.Thread(target=other)
             thread.start()
-            thread.join(10)
-            assert time.monotonic() - began < 4
+            thread.join(30)
         (error,) = raised
         assert isinstance(error, StoreUnavailable)
         assert "pool_size=1" in str(error)
@@ -207,20 +203,19 @@ def test_a_lock_that_somebody_keeps(postgres_url: str, admin: psycopg.Connection
         queue = hf.queue("orders")
         with admin.transaction():
             admin.execute(f"SELECT * FROM {schema_of(postgres_url)}.queue FOR UPDATE")
-            began = time.monotonic()
             with pytest.raises(StoreUnavailable, match="lock timeout"):
                 queue.enqueue(1)
-            assert time.monotonic() - began < 3
         queue.enqueue(2)
         assert [lease.message.payload for lease in queue.lease(10)] == [2]
 
 
 def test_a_statement_that_takes_too_long(postgres_url: str) -> None:
     with holdfast.connect(with_options(postgres_url, timeout=1)) as hf:
-        began = time.monotonic()
+        db = hf.store._db  # pyright: ignore
+        told = [db.execute(f"SHOW {name}_timeout", {}) for name in ("statement", "lock")]
+        assert told == [[("1s",)], [("500ms",)]]
         with pytest.raises(StoreUnavailable, match="statement timeout"):
-            hf.store._db.execute("SELECT pg_sleep(%(s)s)::text", {"s": 20})  # pyright: ignore
-        assert time.monotonic() - began < 4
+            db.execute("SELECT pg_sleep(%(s)s)::text", {"s": 20})
         hf.queue("orders").enqueue(1)
 
 

@@ -130,7 +130,7 @@ def test_migrating_again_changes_nothing(postgres_url: str, admin: psycopg.Conne
 
 
 def test_many_threads_migrate_at_once(postgres_url: str, admin: psycopg.Connection[Any]) -> None:
-    ready, raised = threading.Barrier(AT_ONCE), list[Exception]()
+    ready, raised = threading.Barrier(AT_ONCE, timeout=60), list[Exception]()
 
     def migrate() -> None:
         ready.wait(30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +41,7 @@ from holdfast.stores.redis.url import where
 from holdfast.testing import ManualClock, wait_until
 from servers.postgres import free_port
 from servers.redis import HOST, RedisServer, running
+from tests.soon import soon
 
 SECRET = "Gr4nite~Secret"
 WRONG = "Wr0ng~Secret"
@@ -297,10 +297,9 @@ def test_a_password_with_special_characters_is_written_with_percents(
 @pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
 def test_a_server_that_is_not_there_is_said_at_once(kind: str) -> None:
     path = "/mymaster" if kind == "redis+sentinel" else ""
-    began = time.monotonic()
+    url = f"{kind}://:{quote(SECRET)}@{HOST}:{free_port()}{path}?timeout=600"
     with pytest.raises(StoreUnavailable, match=r"refused|No master found") as away:
-        holdfast.connect(f"{kind}://:{quote(SECRET)}@{HOST}:{free_port()}{path}")
-    assert time.monotonic() - began < 3
+        soon(lambda: holdfast.connect(url))
     assert SECRET not in everything_said(away.value)
     assert len(str(away.value)) < 300
 
@@ -375,15 +374,11 @@ def test_every_thread_has_a_connection_of_its_own(redis_url: str) -> None:
 
 
 def test_a_server_that_does_not_answer(own: tuple[RedisServer, Redis]) -> None:
-    server, admin = own
+    server, _ = own
     with holdfast.connect(f"{server.url}?timeout=1") as hf:
         queue = hf.queue("orders")
-        admin.execute_command("CLIENT", "PAUSE", 1500, "ALL")
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable, match=r"[Tt]imeout"):
-            queue.stats()
-        assert time.monotonic() - began > 0.9
-        wait_until(admin.ping)
+        with server.frozen(), pytest.raises(StoreUnavailable, match=r"[Tt]imeout"):
+            soon(queue.stats)
         queue.enqueue(2)
         assert [lease.message.payload for lease in queue.lease(10)] == [2]
 

@@ -286,7 +286,7 @@ def test_several_that_carry_out_one_move(
     at("after", step, kill)
     move_and_die(hf, entries)
     clock.advance(LEFT_MS / 1000 + 1)
-    barrier, failed = threading.Barrier(4), list[BaseException]()
+    barrier, failed = threading.Barrier(4, timeout=60), list[BaseException]()
 
     def carry() -> None:
         try:

@@ -158,7 +158,7 @@ def test_of_many_who_revoke_all_say_the_same(
 ) -> None:
     made, _ = keys.create(hf.context, roles=["read"], queues=["*"])
     contexts = [another().context for _ in range(4)]
-    barrier, said = threading.Barrier(4), list[Key]()
+    barrier, said = threading.Barrier(4, timeout=60), list[Key]()
 
     def end(n: int) -> None:
         barrier.wait()

@@ -147,7 +147,7 @@ def test_many_at_once_make_one(tmp_path: Path) -> None:
     real = tmp_path / "a java"
     real.write_text('#!/bin/sh\necho ran "$@"\n')
     real.chmod(0o755)
-    barrier, homes, said = threading.Barrier(8), set[Path](), set[str]()
+    barrier, homes, said = threading.Barrier(8, timeout=60), set[Path](), set[str]()
 
     def one() -> None:
         barrier.wait()

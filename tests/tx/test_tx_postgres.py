@@ -6,7 +6,6 @@ import asyncio
 import gc
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -442,13 +441,14 @@ def test_a_call_that_fails_leaves_the_callers_transaction_whole(
 
 @pytest.mark.promise("TX-1")
 def test_a_waiting_consumer_gets_a_message_only_after_the_commit(
-    queue: Queue, caller: Caller
+    queue: Queue, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    got: list[tuple[float, Any]] = []
+    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # the store must end the wait
+    got: list[Any] = []
 
     def consume() -> None:
-        (lease,) = queue.lease(wait=5)
-        got.append((time.monotonic(), lease.message.payload))
+        (lease,) = queue.lease(wait=600)
+        got.append(lease.message.payload)
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -456,11 +456,9 @@ def test_a_waiting_consumer_gets_a_message_only_after_the_commit(
     caller.call(queue.enqueue, 7)
     assert queue.lease() == []  # nobody sees it
     assert got == []
-    committed = time.monotonic()
     caller.commit()
-    thread.join(10)
-    assert [payload for _, payload in got] == [7]
-    assert got[0][0] - committed < 3  # woken, or at least it looked
+    wait_until(lambda: got == [7], timeout=30)
+    thread.join()
 
 
 # Savepoints and settings of psycopg
@@ -727,9 +725,7 @@ def test_a_sweep_passes_over_an_ack_in_an_open_transaction(
     (lease,) = queue.lease()
     queue.ack(lease, within=mine)
     wait_until(lambda: hf.context.clock.now() >= lease.deadline)
-    began = time.monotonic()
-    assert hf.sweep() == Swept()
-    assert time.monotonic() - began < 3  # it waited for nobody
+    assert hf.sweep() == Swept()  # had it waited for that, it would say that it could not
     assert queue.stats().leased == 1
     mine.rollback()
     (entry,) = queue.browse("leased")

@@ -146,7 +146,7 @@ def test_holders_at_once_get_distinct_messages(
 ) -> None:
     sent = queue.enqueue_many(range(300))
     handles = [another() for _ in range(4)]
-    barrier = threading.Barrier(len(handles))
+    barrier = threading.Barrier(len(handles), timeout=60)
     counts = [0] * len(handles)
 
     def take(n: int) -> None:
@@ -345,7 +345,7 @@ def test_two_who_finish_a_batch_at_once(queue: Queue, another: Callable[[], Hold
     handles = [another() for _ in range(4)]
     queue.enqueue_many(range(400))
     hold(handles[0], 400)
-    barrier, counts = threading.Barrier(len(handles)), [0] * len(handles)
+    barrier, counts = threading.Barrier(len(handles), timeout=60), [0] * len(handles)
 
     def work(n: int) -> None:
         barrier.wait()

@@ -86,7 +86,7 @@ def test_consumers_at_once_get_distinct_messages(
     sent = queue.enqueue_many(range(600))
     got: list[str] = []
     handles = [another().queue("orders") for _ in range(8)]
-    barrier = threading.Barrier(len(handles))
+    barrier = threading.Barrier(len(handles), timeout=60)
 
     def consume(mine: Queue) -> None:
         barrier.wait()

@@ -279,7 +279,7 @@ def test_who_moves_them_at_once_moves_each_once(
         hf.queue(name, partitions=2)
     queue.enqueue_many(range(60))
     dead, answers = die(hf, "orders", 60), dict[str, list[Settled]]()
-    barrier, held = threading.Barrier(3), list[Lease]()
+    barrier, held = threading.Barrier(3, timeout=60), list[Lease]()
 
     def go(mine: Holdfast, name: str) -> None:
         barrier.wait(30)

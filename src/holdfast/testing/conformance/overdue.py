@@ -164,7 +164,7 @@ def test_two_sweepers_requeue_each_message_once(
     clock.advance(30)
     swept: list[Swept] = []
     sweepers = [another() for _ in range(4)]
-    barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4, timeout=60)
 
     def sweep(mine: Holdfast) -> None:
         barrier.wait()

@@ -120,7 +120,7 @@ def test_of_many_who_change_a_record_one_wins_each_round(
     store: Store, store_factory: StoreFactory
 ) -> None:
     handles = [store_factory() for _ in range(4)]
-    barrier = threading.Barrier(len(handles))
+    barrier = threading.Barrier(len(handles), timeout=60)
     won: list[list[int]] = [[] for _ in handles]
 
     def race(n: int) -> None:
@@ -214,7 +214,7 @@ def test_of_two_at_once_with_one_receipt_one_stores(
     queue: Queue, another: Callable[[], Holdfast], clock: ManualClock
 ) -> None:
     handles = [another().store for _ in range(4)]
-    barrier = threading.Barrier(len(handles))
+    barrier = threading.Barrier(len(handles), timeout=60)
     answers: list[Enqueued] = []
 
     def send(store: Store) -> None:

@@ -497,7 +497,7 @@ def test_publishers_while_a_group_is_bound(
     first = topic.bind("first")
     topic.publish_many(Outgoing(["before", n]) for n in range(40))
     producers, each, binders = 3, 40, 3
-    begun, problems = threading.Barrier(producers + binders), list[BaseException]()
+    begun, problems = threading.Barrier(producers + binders, timeout=60), list[BaseException]()
 
     def run(work: Callable[[Topic], None]) -> None:
         try:
