@@ -46,10 +46,11 @@ PAGE = ROOT / "docs" / "benchmarks-redrive.md"
 
 @dataclass(frozen=True, order=True)
 class Call:
-    """Milliseconds by the clock, and how many of them the host took."""
+    """Milliseconds by the clock, how many of them the host took, and when it ended."""
 
     ms: float
     stolen: float
+    at: float
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,10 @@ def for_a_while() -> Callable[[], bool]:
 def stopwatch(found: list[Call]) -> Iterator[None]:
     before, started = machine.stolen_ms(), time.perf_counter()
     yield
-    taken = 1000 * (time.perf_counter() - started)
+    ended = time.perf_counter()
+    taken = 1000 * (ended - started)
     stolen = max(b - a for a, b in zip(before, machine.stolen_ms(), strict=True))
-    found.append(Call(taken, min(stolen, taken)))
+    found.append(Call(taken, min(stolen, taken), ended))
 
 
 def percentile(found: list[Call], part: float) -> float:
@@ -148,7 +150,13 @@ def measure(name: str, url: str, n: int, *, direct: bool, fresh: bool) -> Outcom
         quiet = calling(other, for_a_while())
         command = [sys.executable, "-m", "bench.redrive", "--url", at, "--only-redrive"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        began = time.perf_counter()
         busy = calling(other, lambda: process.poll() is None)
+        longest = sorted(busy, reverse=True)[:5]
+        own = sorted(busy, key=lambda call: call.stolen - call.ms)[:5]
+        for call in dict.fromkeys(longest + own):
+            when = f"{call.at - began:.0f} s after it began, at {call.at:.3f} of the system's clock"
+            print(f"{call.ms:.0f} ms ({call.stolen:.0f} stolen) {when}", file=sys.stderr)
         said = json.loads(process.communicate()[0])
         quiet += calling(other, for_a_while())
         if server is not None:
