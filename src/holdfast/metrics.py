@@ -16,7 +16,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, compress
+from operator import attrgetter
 
 import msgspec
 
@@ -137,11 +138,8 @@ class Metrics(Collector):
     # As an observer
 
     def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None:
-        stored = Counter(
-            message.queue
-            for message, answer in zip(messages, answers, strict=True)
-            if answer is Enqueued.STORED
-        )
+        kept = map(Enqueued.STORED.__eq__, answers)
+        stored = Counter(map(attrgetter("queue"), compress(messages, kept)))
         self._add(("produced", queue, n) for queue, n in stored.items())
 
     def leased(self, leases: Sequence[Lease]) -> None:

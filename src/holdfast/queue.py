@@ -219,8 +219,8 @@ class Queue:
             return messages
         return self._with_held(messages, answers)
 
-    def enqueue_each(self, items: Sequence[Outgoing]) -> list[Message | InvalidArgument]:
-        """Messages of different callers in one write: one that is bad fails alone."""
+    def enqueue_each(self, items: Sequence[Any]) -> list[Message | InvalidArgument]:
+        """Like `enqueue_many`, of different callers in one write: one that is bad fails alone."""
         spec, now = self.spec, self._at.clock.now()
         make = Maker(spec, self._complete(spec), now)
         made: list[Message | InvalidArgument] = []

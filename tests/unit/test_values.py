@@ -31,6 +31,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
     max_leaves=20,
 )  # fmt: skip
+NO_JSON = [b"", b" ", b"1 2", b"1\n2", b"[1,", b"2]", b'"\xff"', b"nul", b'{"a":1}}']
 
 
 @pytest.mark.promise("LIFE-11")
@@ -49,6 +50,20 @@ def test_many_at_once_are_the_same_as_one_by_one(values: list[Any]) -> None:
     elif all(type(value) in (int, str, bool) for value in values):
         with pytest.raises(InvalidArgument):
             _ = [payload.encode(value, None, limit) for value in values]
+
+
+@given(st.lists(JSON.map(msgspec.json.encode) | st.sampled_from(NO_JSON), min_size=1, max_size=5))
+def test_json_that_is_written_already_is_looked_at_and_kept(texts: list[bytes]) -> None:
+    """As it comes over a wire. No two that are wrong may make up for each other."""
+    limit = 40
+    bodies = payload.encode_plain([msgspec.Raw(text) for text in texts], limit)
+    if any(text in NO_JSON or len(text) > limit for text in texts):
+        assert bodies is None
+        with pytest.raises(InvalidArgument, match="payload"):
+            _ = [payload.encode(msgspec.Raw(text), None, limit) for text in texts]
+    else:
+        assert bodies == texts
+        assert [payload.encode(msgspec.Raw(text), None, limit)[0] for text in texts] == texts
 
 
 @given(st.binary())

@@ -7,6 +7,7 @@ a call that finds nothing under way goes at once.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,8 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import HoldfastError
 
 GROUP_MAX = 500
+TURNS = 8
+"""Then others who wait for a thread have theirs."""
 T = TypeVar("T")
 Grouped = Sequence[T | HoldfastError]
 """One answer, or one error, for each."""
@@ -24,43 +27,58 @@ class _Line:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
-        self.busy = False
 
 
 class Grouping(Generic[T]):
     def __init__(self, threads: Executor, does: Callable[[str, Sequence[Any]], Grouped[T]]) -> None:
         self._threads = threads
         self._does = does
+        self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
+        """Of the queues that a thread works for."""
 
     async def add(self, queue: str, item: Any) -> T:
-        line = self._lines.setdefault(queue, _Line())
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        line.waiting.append((item, done))
-        if not line.busy:
-            line.busy = True
-            asyncio.get_running_loop().create_task(self._work(queue, line))
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            line = self._lines.get(queue)
+            is_new = line is None
+            if line is None:
+                line = self._lines[queue] = _Line()
+            line.waiting.append((item, done))
+        if is_new:
+            try:
+                self._threads.submit(self._work, queue, line, loop)
+            except RuntimeError:  # it stops: there is no thread any more
+                del self._lines[queue]
+                raise
         return await done
 
-    async def _work(self, queue: str, line: _Line) -> None:
-        loop = asyncio.get_running_loop()
-        while line.waiting:
-            group, line.waiting = line.waiting[:GROUP_MAX], line.waiting[GROUP_MAX:]
-            items = [item for item, _ in group]
+    def _work(self, queue: str, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread, which takes the next group by itself: the loop, busy with those who have
+        their answer and those who come in, would send it late."""
+        for _ in range(TURNS):
+            with self._lock:
+                group, line.waiting = line.waiting[:GROUP_MAX], line.waiting[GROUP_MAX:]
+                if not group:
+                    del self._lines[queue]
+                    return
             try:
-                answers = await loop.run_in_executor(self._threads, self._does, queue, items)
+                answers = self._does(queue, [item for item, _ in group])
             except BaseException as error:
                 answers = [error] * len(group)
-            for (_, done), answer in zip(group, answers, strict=True):
-                _tell(done, answer)
-        line.busy = False
-        self._lines.pop(queue, None)
+            loop.call_soon_threadsafe(_tell_all, group, answers)
+        try:
+            self._threads.submit(self._work, queue, line, loop)
+        except RuntimeError:  # it stops: nobody else waits for a thread
+            self._work(queue, line, loop)
 
 
-def _tell(done: asyncio.Future[Any], answer: Any) -> None:
-    if done.done():  # who asked has gone
-        return
-    if isinstance(answer, BaseException):
-        done.set_exception(answer)
-    else:
-        done.set_result(answer)
+def _tell_all(group: list[tuple[Any, asyncio.Future[Any]]], answers: Sequence[Any]) -> None:
+    for (_, done), answer in zip(group, answers, strict=True):
+        if done.done():  # who asked has gone
+            continue
+        if isinstance(answer, BaseException):
+            done.set_exception(answer)
+        else:
+            done.set_result(answer)

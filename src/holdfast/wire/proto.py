@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -119,7 +119,7 @@ def _bare(annotated: Any) -> tuple[Any, bool]:
 
 def to_proto(value: msgspec.Struct) -> ProtoMessage:
     try:
-        return message_class(type(value))(**_filled(value))
+        return message_class(type(value))(**_writer(type(value))(value))
     except (TypeError, ValueError) as error:  # not what its field takes: say which one
         _check(value)
         raise InvalidArgument("request", str(error)) from error
@@ -132,79 +132,81 @@ def _check(value: msgspec.Struct) -> None:
         raise invalid(error) from error
 
 
-def _filled(value: msgspec.Struct) -> dict[str, Any]:
-    """As the message's class takes it: what it holds are dicts as well, and it makes them once."""
-    filled: dict[str, Any] = {}
-    for name, proto, zero, field in _written(type(value)):
-        item = getattr(value, name)
-        if not item and (item is None or item is UNSET or type(item) is zero):
-            continue
-        filled[proto] = item if field is None else _written_out(field, item)
-    return filled
+Writer = Callable[[Any], Any]
 
 
 @cache
-def _written(struct: type[Any]) -> tuple[tuple[str, str, type[Any] | None, Field | None], ...]:
-    """Of each field: its two names; the type whose zero is the same as nothing, and need not be
-    written; and itself, if its value cannot go as it is."""
-    return tuple(
-        (
-            field.name,
-            field.proto,
-            field.of if field.kind == "scalar" and not field.optional else _EMPTY.get(field.kind),
-            field if field.kind == "json" or field.holds_structs else None,
-        )
+def _writer(struct: type[Any]) -> Writer:
+    """Makes of a struct what the message's class takes: what it holds are dicts as well, and the
+    class makes them once."""
+    rows = [
+        (field.name, field.proto, _nothing(field), _item_writer(field))
         for field in fields_of(struct)
-    )
+    ]
+
+    def write(value: Any) -> dict[str, Any]:
+        filled: dict[str, Any] = {}
+        for name, proto, zero, written in rows:
+            item = getattr(value, name)
+            if not item and (item is None or item is UNSET or type(item) is zero):
+                continue
+            filled[proto] = item if written is None else written(item)
+        return filled
+
+    return write
 
 
-_EMPTY: dict[str, type[Any]] = {"list": list, "map": dict}
+def _nothing(field: Field) -> type[Any] | None:
+    """The type whose zero is the same as nothing, and need not be written."""
+    if field.kind == "scalar":
+        return None if field.optional else field.of
+    return {"list": list, "map": dict}.get(field.kind)
 
 
-def _written_out(field: Field, item: Any) -> Any:
+def _item_writer(field: Field) -> Writer | None:
+    """How a value is written, if it cannot go as it is."""
+    if field.kind != "json" and not field.holds_structs:
+        return None
     match field.kind:
         case "json":
-            return bytes(item).decode()
-        case "list":
-            return [_filled(one) for one in item]
+            return lambda item: bytes(item).decode()
         case "map":  # which takes no dicts
-            return {name: to_proto(one) for name, one in item.items()}
+            return lambda item: {name: to_proto(one) for name, one in item.items()}
         case "given":
-            return {"items": item}
+            return lambda item: {"items": item}
         case _:
-            return _filled(item)
+            write = _writer(field.of)
+            return (lambda items: list(map(write, items))) if field.kind == "list" else write
 
 
 def from_proto(message: ProtoMessage, struct: type[Any]) -> Any:
     """Checked like a JSON document; an InvalidArgument names the field."""
     try:
-        return msgspec.convert(_builtins(message, struct), struct)
+        return msgspec.convert(_reader(struct)(message), struct)
     except msgspec.ValidationError as error:
         raise invalid(error) from error
-
-
-def _builtins(message: Any, struct: type[Any]) -> dict[str, Any]:
-    """Only what was set is looked at: most messages leave most fields out."""
-    known, missing = _read(struct)
-    given = dict(missing)
-    for descriptor, item in message.ListFields():
-        name, read = known[descriptor.number]
-        given[name] = item if read is None else read(item)
-    return given
 
 
 Reader = Callable[[Any], Any]
 
 
 @cache
-def _read(struct: type[Any]) -> tuple[dict[int, tuple[str, Reader | None]], dict[str, Any]]:
-    """By number, each field's name and how its value is read, if it is not what it is; and what a
-    required one is when it was not sent, which says zero."""
+def _reader(struct: type[Any]) -> Reader:
+    """Makes builtins of a message. Only what was set is looked at: most leave most fields out.
+    A required one that was not sent says zero."""
     fields = fields_of(struct)
-    missing = {field.name: _zero(field) for field in fields if field.required}
-    return {field.number: (field.name, _reader(field)) for field in fields}, {
-        name: zero for name, zero in missing.items() if zero is not UNSET
-    }
+    known = {field.number: (field.name, _item_reader(field)) for field in fields}
+    zeros = {field.name: _zero(field) for field in fields if field.required}
+    missing = {name: zero for name, zero in zeros.items() if zero is not UNSET}
+
+    def read(message: Any) -> dict[str, Any]:
+        given = missing.copy()
+        for descriptor, item in message.ListFields():
+            name, made = known[descriptor.number]
+            given[name] = item if made is None else made(item)
+        return given
+
+    return read
 
 
 def _zero(field: Field) -> Any:
@@ -217,33 +219,37 @@ def _zero(field: Field) -> Any:
     return UNSET if field.kind == "struct" else field.of()
 
 
-def _reader(field: Field) -> Reader | None:
-    of = field.of
+def _item_reader(field: Field) -> Reader | None:
+    """How a value is read, if it is not what it is."""
     match field.kind:
         case "scalar":
             return None
         case "json":
-            return partial(_json, field)
+            return _json_reader(field.proto)
         case "struct":
-            return lambda item: _builtins(item, of)
+            return _reader(field.of)
         case "given":
             return lambda item: list(item.items)
-        case "list" if field.holds_structs:
-            return lambda item: [_builtins(one, of) for one in item]
-        case "map" if field.holds_structs:
-            return lambda item: {name: _builtins(item[name], of) for name in item}
         case "list":
-            return list
+            read = _reader(field.of) if field.holds_structs else None
+            return list if read is None else lambda items: list(map(read, items))
         case "map":
-            return dict
+            read = _reader(field.of) if field.holds_structs else None
+            return dict if read is None else lambda items: {k: read(items[k]) for k in items}
 
 
-def _json(field: Field, text: str) -> Raw:
-    try:
-        msgspec.json.decode(text)
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidArgument(field.proto, f"not JSON: {error}") from error
-    return Raw(text.encode())
+def _json_reader(name: str) -> Reader:
+    def read(text: str) -> Raw:
+        try:
+            _decode(text)
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise InvalidArgument(name, f"not JSON: {error}") from error
+        return Raw(text.encode())
+
+    return read
+
+
+_decode = msgspec.json.Decoder().decode
 
 
 # Descriptors
