@@ -225,7 +225,7 @@ def _item_reader(field: Field) -> Reader | None:
         case "scalar":
             return None
         case "json":
-            return _json_reader(field.proto)
+            return Raw  # what is in it is looked at where it is used, as that of a document
         case "struct":
             return _reader(field.of)
         case "given":
@@ -236,20 +236,6 @@ def _item_reader(field: Field) -> Reader | None:
         case "map":
             read = _reader(field.of) if field.holds_structs else None
             return dict if read is None else lambda items: {k: read(items[k]) for k in items}
-
-
-def _json_reader(name: str) -> Reader:
-    def read(text: str) -> Raw:
-        try:
-            _decode(text)
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise InvalidArgument(name, f"not JSON: {error}") from error
-        return Raw(text.encode())
-
-    return read
-
-
-_decode = msgspec.json.Decoder().decode
 
 
 # Descriptors
