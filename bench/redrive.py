@@ -250,8 +250,8 @@ def page(rows: list[list[str]], n: int, facts: dict[str, str], load: str) -> str
         "",
         f"Written by `script/bench --redrive --write`; do not edit. {n:,} dead letters are "
         "redriven through gRPC, while a consumer leases and acks messages of another queue through "
-        f"the same server, and before and after ({QUIET_S:.0f} s each; in runs before that of "
-        "MongoDB 15 s). The memory is the server's. "
+        f"the same server, and before and after ({QUIET_S:.0f} s each). The memory is the "
+        "server's. "
         "Every store waits for its disk as it does by default. All times are by the clock. Where "
         "the longest call is over its bound, it says how much of it the host of this virtual "
         "machine took from the core that lost most (steal), and how long the longest call is "
