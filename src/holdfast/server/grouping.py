@@ -20,13 +20,7 @@ TURNS = 8
 T = TypeVar("T")
 Grouped = Sequence[T | HoldfastError]
 """One answer, or one error, for each."""
-
-
-class _Line:
-    """What waits for one queue."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+_Waiting = list[tuple[Any, asyncio.Future[Any]]]
 
 
 class Grouping(Generic[T]):
@@ -34,32 +28,30 @@ class Grouping(Generic[T]):
         self._threads = threads
         self._does = does
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}
-        """Of the queues that a thread works for."""
+        self._lines: dict[str, _Waiting] = {}
+        """What waits for each queue that a thread works for."""
 
     async def add(self, queue: str, item: Any) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         with self._lock:
-            line = self._lines.get(queue)
-            is_new = line is None
-            if line is None:
-                line = self._lines[queue] = _Line()
-            line.waiting.append((item, done))
+            is_new = queue not in self._lines
+            self._lines.setdefault(queue, []).append((item, done))
         if is_new:
             try:
-                self._threads.submit(self._work, queue, line, loop)
+                self._threads.submit(self._work, queue, loop)
             except RuntimeError:  # it stops: there is no thread any more
                 del self._lines[queue]
                 raise
         return await done
 
-    def _work(self, queue: str, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self, queue: str, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread, which takes the next group by itself: the loop, busy with those who have
         their answer and those who come in, would send it late."""
         for _ in range(TURNS):
             with self._lock:
-                group, line.waiting = line.waiting[:GROUP_MAX], line.waiting[GROUP_MAX:]
+                waiting = self._lines[queue]
+                group, waiting[:GROUP_MAX] = waiting[:GROUP_MAX], []
                 if not group:
                     del self._lines[queue]
                     return
@@ -69,12 +61,12 @@ class Grouping(Generic[T]):
                 answers = [error] * len(group)
             loop.call_soon_threadsafe(_tell_all, group, answers)
         try:
-            self._threads.submit(self._work, queue, line, loop)
+            self._threads.submit(self._work, queue, loop)
         except RuntimeError:  # it stops: nobody else waits for a thread
-            self._work(queue, line, loop)
+            self._work(queue, loop)
 
 
-def _tell_all(group: list[tuple[Any, asyncio.Future[Any]]], answers: Sequence[Any]) -> None:
+def _tell_all(group: _Waiting, answers: Sequence[Any]) -> None:
     for (_, done), answer in zip(group, answers, strict=True):
         if done.done():  # who asked has gone
             continue
