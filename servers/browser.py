@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast.demo.camera import FLAGS, find_browser
-
-
-class Missing(Exception):
-    """There is none here."""
+from servers.base import Missing, skipping
 
 
 def find() -> Path:
@@ -26,14 +20,9 @@ def find() -> Path:
 
 @contextmanager
 def running() -> Iterator[Any]:
-    """For fixtures. Without a browser, tests are skipped with the reason; in CI, where nobody would
-    read that, they fail."""
-    try:
+    """A browser for a fixture."""
+    with skipping():
         program = find()
-    except Missing as error:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -7,19 +7,18 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit, urlunsplit
 
-from servers.postgres import free_port
+from servers import base
+from servers.base import HOST, START_S, Guard, Missing, free_port
 
 URL_VARIABLE = "HOLDFAST_TEST_MONGO_URL"
-START_S = 60.0
-HOST = "127.0.0.1"
 SET_NAME = "rs0"
 ADMIN = "root"
 """Who may do anything, on a server that has a password."""
@@ -43,11 +42,6 @@ journal instead of 300. They hide most of what a kill takes from writes that did
 journal."""
 LISTENS = b'"id":23016,'
 """What its log says when it takes connections. The port would not tell whose server answers."""
-GUARD = 'read -r _; kill -9 "$0"; rm -rf "$1"'
-
-
-class Missing(Exception):
-    """There is no MongoDB to be had here, or it did not start; the message says why."""
 
 
 class MongoServer:
@@ -77,7 +71,7 @@ class MongoServer:
         self._password = password
         self.url = self.url_for(ADMIN, password) if password else self.url_for()
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._is_made = False
         (self.folder / "data").mkdir()
         self._command = self._make_command(parameters or {}, options or {})
@@ -89,7 +83,7 @@ class MongoServer:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, start_new_session=True
             )
-        self._guard = _guarding(self._process, self.folder)
+        self._guard = Guard(self._process.pid, self.folder)
         self._wait(lambda: self._listens(said))
         if not self._is_made:
             self._make()
@@ -198,30 +192,12 @@ class MongoServer:
 
     def _dismiss_guard(self) -> None:
         if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
+            self._guard.dismiss()
             self._guard = None
 
 
-@contextmanager
-def running(**options: Any) -> Iterator[MongoServer]:
-    """For fixtures: a server of its own. Where there is none to be had, tests are skipped with the
-    reason; in CI, where nobody would read that, they fail."""
-    import pytest
-
-    server: MongoServer | None = None
-    try:
-        try:
-            server = MongoServer(**options)
-            server.start()
-        except Missing as missing:
-            if "CI" in os.environ:
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
-        yield server
-    finally:
-        if server is not None:
-            server.close()
+def running(**options: Any) -> AbstractContextManager[MongoServer]:
+    return base.running(lambda: MongoServer(**options))
 
 
 def with_database(url: str, database: str) -> str:
@@ -262,12 +238,6 @@ def version_of(program: Path) -> str:
     if asked.returncode == -signal.SIGILL:
         raise Missing(f"{program} needs a processor with AVX")
     raise Missing(f"{program} does not run here: {asked.stderr.strip()} (apt-get install libcurl4)")
-
-
-def _guarding(server: subprocess.Popen[bytes], folder: Path) -> subprocess.Popen[bytes]:
-    """Ends the server when we are gone, however we went: then its own input ends."""
-    command = ["sh", "-c", GUARD, str(server.pid), str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _client(url: str) -> Any:

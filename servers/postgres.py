@@ -5,27 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from servers import base
+from servers.base import HOST, START_S, Guard, Missing, free_port
+
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
-START_S = 60.0
 OLDER, NEWEST = 16, 18
 """What the wheel brings. Plans differ between versions."""
 
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """For tests of behaviour: a killed server loses nothing by it, only a power cut would."""
-
-
-class Missing(Exception):
-    """There is no PostgreSQL to be had here; the message says what to install."""
+STILL_IN_USE = "pre-existing shared memory block"
+"""What a server says that was started while backends of a killed one are still ending."""
 
 
 class PostgresServer:
@@ -42,9 +40,10 @@ class PostgresServer:
         self.folder = Path(mkdtemp(prefix="holdfast-postgres-", dir=folder))
         self.folder.chmod(0o755)
         self.port = free_port()
-        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        self.url = f"postgresql://postgres@{HOST}:{self.port}/postgres"
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._user, self._bin = _initialised(self.folder / "data", version)
         self.version = _version(self._bin)
         if hba is not None:
@@ -53,7 +52,7 @@ class PostgresServer:
     def start(self) -> None:
         options = {
             "port": str(self.port),
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": HOST,
             "unix_socket_directories": "",
             "max_connections": "200",
             **self._settings,
@@ -61,25 +60,56 @@ class PostgresServer:
         command = [str(self._bin / "postgres"), "-D", str(self.folder / "data")]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
+        until = time.monotonic() + START_S
+        while not self._is_started(command, until):
+            time.sleep(0.1)
+
+    def _is_started(self, command: list[str], until: float) -> bool:
+        """False if it has to be started again: a killed server's backends were still ending."""
+        self._dismiss_guard()
         with (self.folder / "log").open("ab") as log:
+            said = log.tell()
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, user=self._user, start_new_session=True
             )
-        self._wait_until_ready()
+        self._guard = Guard(self._process.pid, self.folder)
+        while not self._answers():
+            log_text = (self.folder / "log").read_text(errors="replace")[said:]
+            if time.monotonic() > until:
+                raise Missing(log_text[-4000:])
+            if self._process.poll() is not None:
+                if STILL_IN_USE in log_text:
+                    return False
+                raise Missing(log_text[-4000:])
+            time.sleep(0.02)
+        return True
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL to the server and all its children, as an out-of-memory killer would."""
         assert self._process is not None
+        self._dismiss_guard()
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for child in _children_of(self.folder):
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        while children := _children_of(self.folder):
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)
+        self._dismiss_guard()
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -88,40 +118,17 @@ class PostgresServer:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._dismiss_guard()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _wait_until_ready(self) -> None:
-        import psycopg
-
-        assert self._process is not None
-        until = time.monotonic() + START_S
-        while True:
-            try:
-                psycopg.connect(self.url, connect_timeout=5).close()
-                return
-            except psycopg.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > until:
-                    raise Missing((self.folder / "log").read_text()[-4000:]) from None
-                time.sleep(0.02)
+    def _dismiss_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
 
 
-@contextmanager
-def running(**options: Any) -> Iterator[PostgresServer]:
-    """For fixtures: a server of its own. Where there is none to be had, tests are skipped with the
-    reason; in CI, where nobody would read that, they fail."""
-    import pytest
-
-    try:
-        server = PostgresServer(**options)
-        server.start()
-    except Missing as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
-    try:
-        yield server
-    finally:
-        server.close()
+def running(**options: Any) -> AbstractContextManager[PostgresServer]:
+    return base.running(lambda: PostgresServer(**options))
 
 
 def drop_schema(url: str, schema: str) -> None:
@@ -129,12 +136,6 @@ def drop_schema(url: str, schema: str) -> None:
 
     with psycopg.connect(url.partition("?")[0], autocommit=True) as db:
         db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _initialised(data: Path, version: int) -> tuple[str | None, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -13,17 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
-from servers.postgres import free_port
+from servers.base import START_S, Missing, free_port, skipping
 
 UNPACKED = Path(__file__).parent.parent / ".build" / "prometheus" / "usr" / "bin"
-START_S = 60.0
 EVERY = "200ms"
-
-
-class Missing(Exception):
-    """There is none here."""
 
 
 def find(program: str = "prometheus") -> Path:
@@ -34,14 +26,9 @@ def find(program: str = "prometheus") -> Path:
 
 
 def need(program: str) -> Path:
-    """For tests. Without it they are skipped with the reason; in CI, where nobody would read that,
-    they fail."""
-    try:
+    """For tests: skip without it."""
+    with skipping():
         return find(program)
-    except Missing as missing:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(missing))
 
 
 @contextmanager

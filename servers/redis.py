@@ -6,20 +6,18 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from servers.postgres import free_port
+from servers import base
+from servers.base import HOST, START_S, Guard, Missing, free_port, is_free
 
 URL_VARIABLE = "HOLDFAST_TEST_REDIS_URL"
-START_S = 60.0
-HOST = "127.0.0.1"
 SLOTS = 16384
 BUS = 10000
 """How far the port that the nodes of a cluster talk over is from the one for clients."""
@@ -27,10 +25,6 @@ BUS = 10000
 EVERYSEC = {"appendonly": "yes", "appendfsync": "everysec"}
 """What a server here has unless told otherwise: killed and started again, it has its data."""
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
-
-
-class Missing(Exception):
-    """There is no Redis to be had here, or it did not start; the message says why."""
 
 
 class RedisServer:
@@ -52,6 +46,7 @@ class RedisServer:
         self.port = free_port() if port is None else port
         self.url = f"redis://{HOST}:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._arguments = ["--sentinel"] if sentinel else []
         defaults = {"port": str(self.port), "bind": HOST, "daemonize": "no"}
         if not sentinel:
@@ -61,16 +56,19 @@ class RedisServer:
         (self.folder / "redis.conf").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
+        self._dismiss_guard()
         command = [str(self._program), str(self.folder / "redis.conf"), *self._arguments]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True
             )
+        self._guard = Guard(self._process.pid, self.folder)
         self._wait_until_ready()
 
     def kill(self) -> None:
         """SIGKILL to the server and all its children, as an out-of-memory killer would."""
         assert self._process is not None
+        self._dismiss_guard()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -89,11 +87,18 @@ class RedisServer:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(30)
+        self._dismiss_guard()
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+        self._dismiss_guard()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
 
     def said(self) -> str:
         """The end of its log."""
@@ -220,32 +225,16 @@ class RedisSentinel:
         return [replica["master-link-status"] for replica in replicas] == ["ok"]
 
 
-class _Closable(Protocol):
-    def start(self) -> None: ...
-    def close(self) -> None: ...
+def running(**options: Any) -> AbstractContextManager[RedisServer]:
+    return base.running(lambda: RedisServer(**options))
 
 
-Server = TypeVar("Server", bound=_Closable)
+def running_cluster(**options: Any) -> AbstractContextManager[RedisCluster]:
+    return base.running(lambda: RedisCluster(**options))
 
 
-@contextmanager
-def running(**options: Any) -> Iterator[RedisServer]:
-    """For fixtures: a server of its own. Where there is none to be had, tests are skipped with the
-    reason; in CI, where nobody would read that, they fail."""
-    with _running(lambda: RedisServer(**options)) as server:
-        yield server
-
-
-@contextmanager
-def running_cluster(**options: Any) -> Iterator[RedisCluster]:
-    with _running(lambda: RedisCluster(**options)) as cluster:
-        yield cluster
-
-
-@contextmanager
-def running_sentinel(**options: Any) -> Iterator[RedisSentinel]:
-    with _running(lambda: RedisSentinel(**options)) as sentinel:
-        yield sentinel
+def running_sentinel(**options: Any) -> AbstractContextManager[RedisSentinel]:
+    return base.running(lambda: RedisSentinel(**options))
 
 
 def drop_prefix(url: str, prefix: str) -> None:
@@ -259,25 +248,6 @@ def drop_prefix(url: str, prefix: str) -> None:
                 if len(batch) >= 1000:
                     batch.execute()
             batch.execute()
-
-
-@contextmanager
-def _running(make: Callable[[], Server]) -> Iterator[Server]:
-    import pytest
-
-    server: Server | None = None
-    try:
-        try:
-            server = make()
-            server.start()
-        except Missing as missing:
-            if "CI" in os.environ:
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
-        yield server
-    finally:
-        if server is not None:
-            server.close()
 
 
 def _masters(url: str) -> list[Any]:
@@ -335,19 +305,8 @@ def _give_slots(client: Any, version: str, slots: range) -> None:
 def _cluster_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
-        port = free_port()
-        if port not in found and port + BUS < 65536 and _is_free(port + BUS):
-            found.append(port)
+        found.append(free_port(lambda port: port not in found and is_free(port + BUS)))
     return found
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
 
 
 def find() -> Path:

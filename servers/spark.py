@@ -14,17 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
-from servers import spark_classes
-from servers.postgres import free_port
+from servers import base, spark_classes
+from servers.base import HOST, Missing, free_port, skipping
 
 START_S = 120.0
 STOP_S = 15.0
-HOST = "127.0.0.1"
 DEPLOY = "org.apache.spark.deploy"
-
-
-class Missing(Exception):
-    """There is no Spark to be had here, or it did not start; the message says why."""
 
 
 class Cluster:
@@ -111,23 +106,9 @@ class Cluster:
 
 @contextmanager
 def standalone(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[str]:
-    """The URL of a master. Where there is none to be had, tests are skipped with the reason; in
-    CI, where nobody would read that, they fail."""
-    import pytest
-
-    cluster: Cluster | None = None
-    try:
-        try:
-            cluster = Cluster(workers=workers, cores=cores, memory=memory)
-            cluster.start()
-        except Missing as missing:
-            if "CI" in os.environ:
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
+    """The URL of a master, for a fixture."""
+    with base.running(lambda: Cluster(workers=workers, cores=cores, memory=memory)) as cluster:
         yield cluster.url
-    finally:
-        if cluster is not None:
-            cluster.close()
 
 
 def _environment() -> dict[str, str]:
@@ -152,15 +133,11 @@ def _environment() -> dict[str, str]:
 
 
 def need_java() -> None:
-    """For fixtures. Without a Java that Spark can use, tests are skipped with the reason; in CI,
-    where nobody would read that, they fail."""
-    import pytest
-
+    """For fixtures: skip without a Java that Spark can use."""
     from holdfast.spark.java import NoJava, find_java
 
-    try:
-        find_java()
-    except NoJava as missing:
-        if "CI" in os.environ:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    with skipping():
+        try:
+            find_java()
+        except NoJava as missing:
+            raise Missing(str(missing)) from missing

@@ -265,19 +265,29 @@ def _works(id: str) -> Verdict:
     return Verdict()
 
 
-SEEDS = {"memory": 150, "sqlite": 20, "postgres": 10, "redis": 10, "redis-cluster": 5, "mongo": 5}
+SEEDS = {
+    store: {"short": range(short), "long": range(short, short + long)}
+    for store, short, long in [
+        ("memory", 50, 300),
+        ("sqlite", 10, 60),
+        ("postgres", 3, 20),
+        ("redis", 3, 20),
+        ("redis-cluster", 2, 10),
+        ("mongo", 2, 10),
+    ]
+}
 
 
+@pytest.mark.parametrize("length", ["short", pytest.param("long", marks=pytest.mark.extended)])
 @pytest.mark.parametrize("how", ["plain", "judged", "redeliver"])
 def test_every_message_ends_up_once(
     store_factory: Callable[[], Store],
     store_name: str,
     how: str,
-    request: pytest.FixtureRequest,
+    length: str,
 ) -> None:
     store = store_factory()
-    more = 10 if request.config.getoption("--long") else 1
-    for seed in range(SEEDS[store_name] * more):
+    for seed in SEEDS[store_name][length]:
         clock = ManualClock()
         with_queue = holdfast.connect(store, clock=clock, rng=Random(seed), retention=0)
         on_lost: OnLost = "redeliver" if how == "redeliver" else "hold"

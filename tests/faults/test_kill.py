@@ -308,7 +308,7 @@ def test_workers_killed_at_random(hf: Holdfast, place: Any) -> None:
     kill_while_working(hf, place, workers=4, messages=1500, kills=10, every=0.2)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("LIFE-1", "LIFE-8", "HANDLER-6", "HANDLER-8")
 def test_twenty_workers_one_killed_every_second_for_a_minute(hf: Holdfast, place: Any) -> None:
     kill_while_working(hf, place, workers=20, messages=20_000, kills=60, every=1.0)

@@ -578,7 +578,7 @@ def test_a_primary_that_steps_down_under_load(place: MongoPlace) -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @STORM
 def test_twenty_thousand_while_server_and_workers_are_killed(place: MongoPlace) -> None:
     figures = storm.storm(place, messages=20_000, workers=4, worker_kill_every=1.0, server_kills=3)

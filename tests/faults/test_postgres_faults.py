@@ -213,7 +213,7 @@ def test_server_and_workers_killed_under_load(place: Place) -> None:
     storm.storm(place, messages=2000, workers=2, worker_kills=2, server_kills=1)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @STORM
 def test_twenty_thousand_while_server_and_workers_are_killed(place: Place) -> None:
     storm.storm(place, messages=20_000, workers=4, worker_kills=30, server_kills=3)

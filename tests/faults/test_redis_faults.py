@@ -257,7 +257,7 @@ def test_a_server_restarted_under_load(place: RedisPlace) -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @STORM
 def test_twenty_thousand_while_server_and_workers_are_killed(place: RedisPlace) -> None:
     figures = storm.storm(place, messages=20_000, workers=4, worker_kill_every=0.5, server_kills=3)

@@ -7,15 +7,11 @@ whatever the model says is stated apart, in `nothing_is_lost_or_doubled`.
 
 from __future__ import annotations
 
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from random import Random
 from typing import Any
-from urllib.parse import urlsplit
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -46,7 +42,6 @@ from holdfast.store import LeaseAsk, Store, View
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from servers import mongo, postgres, redis
 
 HOMES = ["a", "b"]
 QUEUES = ["a", "a.dlq", "b", "b.dlq"]
@@ -79,12 +74,18 @@ outcomes = st.sampled_from(
 )
 
 
+Lend = Callable[[], AbstractContextManager[str]]
+
+
 class SideBySide(RuleBasedStateMachine):
+    lend: Lend
+    """The URL of an empty store, for one history."""
     open_real: Callable[[str], Store]
 
     @initialize(seed=st.integers(0, 2**32), partitions=st.sampled_from([1, 3]))
     def begin(self, seed: int, partitions: int) -> None:
-        self.place = self.new_place()
+        self.lent = ExitStack()
+        self.url = self.lent.enter_context(type(self).lend())
         self.clock = ManualClock()
         self.model = holdfast.connect(MemoryStore(), clock=self.clock, rng=Random(seed))
         self.rng = Random(seed)
@@ -98,7 +99,7 @@ class SideBySide(RuleBasedStateMachine):
         self.calls = 0
 
     def _connect(self) -> Holdfast:
-        return holdfast.connect(type(self).open_real(self.place), clock=self.clock, rng=self.rng)
+        return holdfast.connect(type(self).open_real(self.url), clock=self.clock, rng=self.rng)
 
     def _both(self, act: Callable[[Holdfast], Any]) -> tuple[Any, Any]:
         return act(self.model), act(self.real)
@@ -272,18 +273,9 @@ class SideBySide(RuleBasedStateMachine):
             assert set(places) == self.held[home]
 
     def teardown(self) -> None:
-        if hasattr(self, "place"):
+        if hasattr(self, "real"):
             self.real.close()
-            self.drop(self.place)
-
-    @classmethod
-    def new_place(cls) -> str:
-        """Where a fresh store lies, to be opened as often as one likes."""
-        return tempfile.mkdtemp(prefix="holdfast-model-")
-
-    @classmethod
-    def drop(cls, place: str) -> None:
-        shutil.rmtree(place)
+            self.lent.close()
 
 
 def _shown(lease: Lease) -> tuple[Any, ...]:
@@ -291,79 +283,18 @@ def _shown(lease: Lease) -> tuple[Any, ...]:
     return lease.message, lease.deadline, lease.leased_at, lease.owner
 
 
-class SideBySideSQLite(SideBySide):
-    open_real = staticmethod(lambda folder: open_store(f"sqlite:///{folder}/model.db"))
+def check(lend: Lend, histories: int, open_real: Callable[[str], Store] = open_store) -> None:
+    """Play so many histories of fifty steps each."""
 
+    class Machine(SideBySide):
+        pass
 
-class SideBySidePostgres(SideBySide):
-    server = ""
-    open_real = staticmethod(open_store)
-
-    @classmethod
-    def new_place(cls) -> str:
-        mark = "&" if "?" in cls.server else "?"
-        return f"{cls.server}{mark}schema=model_{secrets.token_hex(6)}"
-
-    @classmethod
-    def drop(cls, place: str) -> None:
-        postgres.drop_schema(cls.server, place.rpartition("schema=")[2])
-
-
-class SideBySideRedis(SideBySide):
-    server = ""
-    open_real = staticmethod(open_store)
-
-    @classmethod
-    def new_place(cls) -> str:
-        mark = "&" if "?" in cls.server else "?"
-        return f"{cls.server}{mark}prefix=model-{secrets.token_hex(6)}"
-
-    @classmethod
-    def drop(cls, place: str) -> None:
-        redis.drop_prefix(cls.server, place.rpartition("prefix=")[2])
-
-
-class SideBySideCluster(SideBySideRedis):
-    """Three nodes: scripts may touch one slot only, and queues lie where they lie."""
-
-
-class SideBySideMongo(SideBySide):
-    server = ""
-    open_real = staticmethod(open_store)
-
-    @classmethod
-    def new_place(cls) -> str:
-        return mongo.with_database(cls.server, f"model_{secrets.token_hex(6)}")
-
-    @classmethod
-    def drop(cls, place: str) -> None:
-        mongo.drop_database(cls.server, urlsplit(place).path.strip("/"))
-
-
-class SideBySideStandalone(SideBySideMongo):
-    """No transactions: each write stands for itself."""
-
-
-class SideBySideMemory(SideBySide):
-    """The model beside itself: shows that the machine is fair."""
-
-    kept: dict[str, MemoryStore] = {}
-    open_real = staticmethod(lambda folder: SideBySideMemory.kept.setdefault(folder, MemoryStore()))
-
-
-PROVES = pytest.mark.promise(
-    "LIFE-1", "LIFE-4", "LIFE-6", "LIFE-7", "LIFE-10", "LIFE-12", "FENCE-2", "FENCE-3", "FENCE-4",
-    "FENCE-5", "FENCE-6", "RETRY-4", "RETRY-5", "OVERDUE-1", "OVERDUE-2", "DEAD-3", "DEAD-5",
-    "LOG-1", "LOG-2", "LOG-3",
-)  # fmt: skip
-
-
-def check(machine: type[SideBySide], examples: int, config: pytest.Config) -> None:
-    """So many histories of fifty steps each; ten times as many with --long."""
+    Machine.lend = staticmethod(lend)
+    Machine.open_real = staticmethod(open_real)
     run_state_machine_as_test(
-        machine,
+        Machine,
         settings=settings(
-            max_examples=examples * (10 if config.getoption("--long") else 1),
+            max_examples=histories,
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

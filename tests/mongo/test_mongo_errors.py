@@ -61,6 +61,13 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(scope="module")
+def mongo_server() -> Iterator[str]:
+    """A server of this module's own: its tests read the server's counters."""
+    with running(options=FAST) as server:
+        yield server.url
+
+
 @pytest.fixture
 def db(mongo_url: str) -> Iterator[Database[Any]]:
     with MongoClient(mongo_url) as client:

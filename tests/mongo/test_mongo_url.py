@@ -15,8 +15,8 @@ import holdfast
 from holdfast import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.stores import open_store
 from holdfast.stores.mongo.url import where
+from servers.base import free_port
 from servers.mongo import HOST
-from servers.postgres import free_port
 
 SECRET = "Gr4nite:/?#[]@%~Secret"
 PLAIN = "Gr4niteSecret"

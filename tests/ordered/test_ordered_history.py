@@ -211,7 +211,7 @@ def test_order_and_one_owner_hold_whatever_happens_to_consumers(hf: Holdfast, cr
     storm(hf, crowd, 5_000, 60, seed=7, patience=60)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("PART-3", "PART-5", "PART-6")
 def test_a_hundred_thousand_messages_of_two_hundred_keys(hf: Holdfast, crowd: Crowd) -> None:
     storm(hf, crowd, 100_000, 200, seed=11, patience=300)

@@ -27,6 +27,7 @@ from holdfast.stores import open_store
 from holdfast.stores.postgres import connections, open_url
 from holdfast.testing import wait_until
 from servers import postgres
+from servers.base import free_port
 from tests.soon import soon
 
 SECRET = "Gr4nite~Secret"
@@ -165,7 +166,7 @@ def test_a_url_that_is_not_well_formed_does_not_show_its_password(password: str)
 
 
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
-    url = f"postgresql://postgres:{quote(SECRET)}@127.0.0.1:{postgres.free_port()}/postgres"
+    url = f"postgresql://postgres:{quote(SECRET)}@127.0.0.1:{free_port()}/postgres"
     with pytest.raises(StoreUnavailable, match="refused") as away:
         soon(lambda: holdfast.connect(with_options(url, timeout=600)))
     assert SECRET not in everything_said(away.value)
@@ -267,7 +268,7 @@ def test_a_bad_value_of_the_drivers_own_options_is_refused() -> None:
 def test_a_list_of_hosts_is_tried_in_order(postgres_url: str) -> None:
     parts = urlsplit(postgres_url)
     user, at, host = parts.netloc.rpartition("@")
-    away = f"127.0.0.1:{postgres.free_port()}"
+    away = f"127.0.0.1:{free_port()}"
     with holdfast.connect(parts._replace(netloc=f"{user}{at}{away},{host}").geturl()) as hf:
         hf.queue("orders").enqueue(1)
     assert open_url("postgresql://[::1]:5432/x")

@@ -56,6 +56,12 @@ def admin(postgres_server: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
+def postgres_url(new_postgres_url: str) -> str:
+    """A schema that is not there yet: these are the tests of making it."""
+    return new_postgres_url
+
+
+@pytest.fixture
 def role(admin: psycopg.Connection[Any], postgres_url: str) -> Iterator[str]:
     """Somebody who may log in and nothing more."""
     name = f"role_{secrets.token_hex(6)}"

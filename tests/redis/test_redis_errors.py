@@ -39,7 +39,7 @@ from holdfast.stores.redis.moves import CHUNK
 from holdfast.stores.redis.server import check_server
 from holdfast.stores.redis.url import where
 from holdfast.testing import ManualClock, wait_until
-from servers.postgres import free_port
+from servers.base import free_port
 from servers.redis import HOST, RedisServer, running
 from tests.soon import soon
 
@@ -103,6 +103,13 @@ def worked_off(hf: Holdfast, clock: ManualClock, queue: Queue) -> list[str]:
             found += [lease.id for lease in leases]
             each.settle(leases)
     return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[str]:
+    """A server of this module's own: its tests change settings and forget scripts."""
+    with running() as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_odd_messages(operation: Operation, caller: Caller) -> None:
     run(operation, caller, 8 if operation in STREAMS else 25)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("operation", EVERY, ids=lambda operation: operation.name)
 def test_odd_messages_at_length(operation: Operation, caller: Caller) -> None:
     run(operation, caller, 50 if operation in STREAMS else 1000)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ from holdfast import Holdfast, Outgoing
 from holdfast.server.limits import Limits
 from holdfast.server.openapi import openapi
 from holdfast.wire.operations import OPERATIONS
-from servers import mongo
+from tests.plugins.stores import LentUrl
 from tests.server.rig import serving
 
 LIMITS = Limits(wait_seconds=0.02)
@@ -165,22 +164,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "redis", "mongo"])
 def each_world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, lent_url: LentUrl
 ) -> Iterator[World]:
     """Drivers refuse different things."""
-    name = f"fuzz_{secrets.token_hex(6)}"
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/fuzz.db"
-    else:
-        server = request.getfixturevalue(f"{request.param}_server")
-        mark = "&" if "?" in server else "?"
-        url = {
-            "postgres": f"{server}{mark}schema={name}",
-            "redis": f"{server}{mark}prefix={name}",
-            "mongo": mongo.with_database(server, name),
-        }[request.param]
-    with serving_world(url) as world:
-        yield world
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/fuzz.db"
+        else:
+            server = request.getfixturevalue(f"{request.param}_server")
+            url = stack.enter_context(lent_url(request.param, server))
+        yield stack.enter_context(serving_world(url))
 
 
 def test_the_server_describes_itself_so(world: World) -> None:
@@ -210,7 +203,7 @@ def fuzzing(operation: Any) -> dict[str, Callable[..., None]]:
     def test(case: Case, world: World) -> None:
         world.check(case)
 
-    @pytest.mark.long
+    @pytest.mark.soak
     @part.parametrize()
     @fuzz(LONG)
     def test_at_length(case: Case, each_world: World) -> None:

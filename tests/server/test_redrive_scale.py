@@ -15,7 +15,7 @@ MEMORY_MIB = 200
 
 
 @pytest.mark.promise("DEAD-9")
-@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_a_redrive_of_many_over_grpc_holds_little_and_others_lease_meanwhile(
     tmp_path: Path, count: int
 ) -> None:

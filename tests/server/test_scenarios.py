@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,7 +17,8 @@ from holdfast.settings import Settings
 from holdfast.stores import open_store
 from holdfast.testing import ManualClock
 from holdfast.wire.operations import OPERATIONS, STREAMS
-from servers import SHARED, mongo, postgres, redis
+from servers import SHARED
+from tests.plugins.stores import LentUrl
 from tests.server.rig import serving
 from tests.server.scenarios import STORIES, Scene, plain
 
@@ -107,27 +106,6 @@ def place(urls: list[str]) -> Iterator[Place]:
         yield Place(library, behind, remote, asked)
 
 
-@contextmanager
-def fresh_url(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a store of its own; as the fixtures of one test make them, for a whole module."""
-    name = f"test_{secrets.token_hex(6)}"
-    match kind:
-        case "postgres":
-            server: str = request.getfixturevalue("postgres_server")
-            yield f"{server}{'&' if '?' in server else '?'}schema={name}"
-            postgres.drop_schema(server, name)
-        case "redis":
-            server = request.getfixturevalue("redis_server")
-            yield f"{server}{'&' if '?' in server else '?'}prefix={name}"
-            redis.drop_prefix(server, name)
-        case "mongo":
-            server = request.getfixturevalue("mongo_server")
-            yield mongo.with_database(server, name)
-            mongo.drop_database(server, name)
-        case _:
-            yield f"sqlite:///{folder}/{name}.db"
-
-
 @pytest.fixture(scope="module", params=SHARED)
 def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -135,15 +113,19 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def here(
-    store_name: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    store_name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    lent_url: LentUrl,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("scenarios")
-    with (
-        fresh_url(store_name, folder, request) as one,
-        fresh_url(store_name, folder, request) as two,
-        place([one, two]) as made,
-    ):
-        yield made
+    with ExitStack() as stack:
+        if store_name == "sqlite":
+            folder = tmp_path_factory.mktemp("scenarios")
+            urls = [f"sqlite:///{folder}/{name}.db" for name in ("library", "server")]
+        else:
+            server = request.getfixturevalue(f"{store_name}_server")
+            urls = [stack.enter_context(lent_url(store_name, server)) for _ in range(2)]
+        yield stack.enter_context(place(urls))
 
 
 def _story(name: str) -> Any:

@@ -199,7 +199,7 @@ def test_an_archive_that_is_killed_is_taken_up(spark: SparkSession, tmp_path: Pa
     _killed(spark, url, lake, ("after-adopt", "after-publish"), 400)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("SPARK-7")
 def test_ten_kills_while_a_hundred_thousand_flow(
     spark: SparkSession, postgres_url: str, tmp_path: Path

@@ -28,7 +28,7 @@ def test_executors_die_while_messages_move(postgres_url: str, tmp_path: Path, sp
     _moving(postgres_url, tmp_path, spark, 2000, 400.0)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("SPARK-7")
 def test_two_hundred_thousand_are_redriven_though_an_executor_dies(
     postgres_url: str, tmp_path: Path, spark: Any

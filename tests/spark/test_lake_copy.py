@@ -78,7 +78,7 @@ def test_a_queue_goes_from_store_to_store(spark: SparkSession, chain: list[Holdf
     _along(spark, chain, 1500)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("SPARK-7")
 def test_a_hundred_thousand_go_from_store_to_store(
     spark: SparkSession, chain: list[Holdfast]

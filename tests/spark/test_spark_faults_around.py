@@ -21,7 +21,7 @@ from tests.spark.rig import Rig, competing, each_once, rig_of
 __all__ = ["rig_of"]  # the fixture
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.promise("SPARK-1")
 @pytest.mark.parametrize("mode", ["stream", "handlers"])
 def test_twenty_thousand_messages_and_fifteen_kills(

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidArgument, QueueNotFound, StoreError, StoreUnavailable
-from servers.postgres import free_port
+from servers.base import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

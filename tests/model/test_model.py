@@ -1,0 +1,65 @@
+"""Every store beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from holdfast.store import Store
+from holdfast.stores.memory import MemoryStore
+from tests.model.side_by_side import Lend, check
+from tests.plugins.stores import LentUrl
+
+HISTORIES = {
+    "memory": (50, 300),
+    "sqlite": (50, 500),
+    "postgres": (10, 60),
+    "redis": (20, 120),
+    "redis-cluster": (5, 30),
+    "mongo": (5, 30),
+    "mongo-standalone": (3, 12),
+}
+"""By store: how many are played, and how many with --all."""
+
+
+@pytest.mark.promise(
+    "LIFE-1", "LIFE-4", "LIFE-6", "LIFE-7", "LIFE-10", "LIFE-12", "FENCE-2", "FENCE-3", "FENCE-4",
+    "FENCE-5", "FENCE-6", "RETRY-4", "RETRY-5", "OVERDUE-1", "OVERDUE-2", "DEAD-3", "DEAD-5",
+    "LOG-1", "LOG-2", "LOG-3",
+)  # fmt: skip
+@pytest.mark.parametrize("length", ["short", pytest.param("long", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("store_name", list(HISTORIES))
+def test_the_store_behaves_like_the_model(store_name: str, length: str, lend: Lend) -> None:
+    short, long = HISTORIES[store_name]
+    histories = short if length == "short" else long
+    if store_name == "memory":  # the model beside itself: shows that the machine is fair
+        check(lend, histories, memory_stores())
+    else:
+        check(lend, histories)
+
+
+@pytest.fixture
+def lend(store_name: str, lent_url: LentUrl, request: pytest.FixtureRequest) -> Lend:
+    match store_name:
+        case "memory" | "sqlite":
+            return new_file
+        case "redis-cluster" | "mongo-standalone":
+            server = request.getfixturevalue(store_name.replace("-", "_"))
+        case _:
+            server = request.getfixturevalue(f"{store_name}_server")
+    return lambda: lent_url(store_name, server)
+
+
+@contextmanager
+def new_file() -> Iterator[str]:
+    with TemporaryDirectory(prefix="holdfast-model-") as folder:
+        yield f"sqlite:///{Path(folder) / 'model.db'}"
+
+
+def memory_stores():
+    kept: dict[str, Store] = {}
+    return lambda url: kept.setdefault(url, MemoryStore())

@@ -1,0 +1,19 @@
+"""Which part of the project a test belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def part_of(item: pytest.Item) -> str:
+    """The store a test ran on, else the part of the project its folder names."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("store_name") or folder_of(item)
+
+
+def folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
