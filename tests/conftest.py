@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
-pytest_plugins = ["tests.plugins.levels", "tests.plugins.promises", "tests.plugins.stores"]
+pytest_plugins = [
+    "tests.plugins.levels",
+    "tests.plugins.promises",
+    "tests.plugins.report",
+    "tests.plugins.stores",
+]
 
 
 def pytest_configure() -> None:

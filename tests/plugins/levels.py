@@ -6,24 +6,36 @@ from collections import Counter
 
 import pytest
 
-from tests.plugins.parts import folder_of
+from servers import STORES
+from tests.plugins.parts import folder_of, part_of
 
-EXTENDED, SOAK = "extended", "soak"
+EXTENDED, SOAK, NO_STORE = "extended", "soak", "no_store"
+CLUSTER = "redis-cluster"
+SLOTS_MATTER = {
+    "test_dead", "test_moving", "test_ordering", "test_owning", "test_redis_keys",
+    "test_redis_moving", "test_redis_topics", "test_redriving", "test_topics",
+}  # fmt: skip
+"""Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the extended tests")
     parser.addoption("--rest", action="store_true", help="run only what --all adds")
     parser.addoption("--soak", action="store_true", help="also run the soak tests, for hours")
+    parser.addoption("--repeat", type=int, default=1, metavar="N", help="run each test N times")
     parser.addoption("--pictures", action="store_true", help="write docs/img/dashboard-*.png")
 
 
-def is_thorough(config: pytest.Config) -> bool:
-    """Whether tests that can do more, such as those that make up histories, should."""
-    return bool(config.getoption("--all") or config.getoption("--rest"))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("--repeat")
+    if times > 1:
+        metafunc.fixturenames.append("repetition")
+        metafunc.parametrize("repetition", range(1, times + 1), ids=lambda n: f"run{n}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _is_same_elsewhere(item)]
+    _sample_the_cluster(items)
     left_out = [item for item in items if not _is_asked_for(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -34,7 +46,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
 
 
+def _is_same_elsewhere(item: pytest.Item) -> bool:
+    """Whether a test never reaches its store, and runs on another one as well."""
+    is_pure = item.get_closest_marker(NO_STORE) is not None
+    return is_pure and part_of(item) in STORES and part_of(item) != "memory"
+
+
+def _sample_the_cluster(items: list[pytest.Item]) -> None:
+    """Run on a cluster without --all: what depends on slots, and one test for each promise."""
+    proven: set[str] = set()
+    for item in items:
+        if part_of(item) != CLUSTER or item.path.stem in SLOTS_MATTER:
+            continue
+        promises = {id for mark in item.iter_markers("promise") for id in mark.args}
+        if promises <= proven and not item.get_closest_marker(EXTENDED):
+            item.add_marker(EXTENDED)
+        elif not item.get_closest_marker(EXTENDED):
+            proven |= promises
+
+
 def _is_asked_for(item: pytest.Item, config: pytest.Config) -> bool:
+    if any("::" in argument for argument in config.args):  # a test that was named
+        return True
     if item.get_closest_marker(SOAK):
         return bool(config.getoption("--soak"))
     is_extended = item.get_closest_marker(EXTENDED) is not None

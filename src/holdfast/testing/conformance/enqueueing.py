@@ -257,6 +257,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.no_store
 @pytest.mark.promise("LIFE-11")
 @pytest.mark.parametrize(("field", "options"), BAD, ids=lambda bad: str(bad)[:40])
 def test_bad_input_names_the_field_and_stores_nothing(
@@ -277,6 +278,7 @@ def test_the_payload_limit_is_a_setting(hf: Holdfast) -> None:
         small.enqueue(b"x" * 11)
 
 
+@pytest.mark.no_store
 @pytest.mark.promise("LIFE-11")
 @pytest.mark.parametrize(
     "name", ["", None, 5, "a b", "a/b", "-a", ".a", "a@b@c", "é", "x" * 129, "a.dlq.dlq", "a\n"]
@@ -288,6 +290,7 @@ def test_a_bad_queue_name_is_refused(hf: Holdfast, name: Any) -> None:
     assert hf.queues() == []
 
 
+@pytest.mark.no_store
 @pytest.mark.promise("LIFE-11")
 def test_one_payload_where_a_list_belongs_is_refused(queue: Queue) -> None:
     for wrong in ("text", b"bytes", {"id": 1}):

@@ -373,6 +373,7 @@ def test_a_worker_says_what_happened_to_which_message(
     assert "ValueError: not now" in text
 
 
+@pytest.mark.no_store
 @pytest.mark.promise("HANDLER-2")
 def test_a_handler_that_cannot_be_called_is_refused_at_the_start(
     hf: Holdfast, queue: Queue
@@ -382,6 +383,7 @@ def test_a_handler_that_cannot_be_called_is_refused_at_the_start(
         hf.worker()
 
 
+@pytest.mark.no_store
 def test_bad_options_of_a_worker(hf: Holdfast, queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="no handler is registered"):
         hf.worker()

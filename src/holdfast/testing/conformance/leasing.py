@@ -214,6 +214,7 @@ def test_a_lease_says_what_it_holds_and_until_when(queue: Queue, clock: ManualCl
     assert whereabouts(queue) == {"leased": [sent.id]}
 
 
+@pytest.mark.no_store
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, 10_001, "3"])
 def test_a_bad_limit_is_refused(queue: Queue, limit: Any) -> None:
     with pytest.raises(InvalidArgument, match="limit"):

@@ -123,6 +123,7 @@ def test_a_key_may_be_bytes(hf: Holdfast) -> None:
     assert queue.enqueue(3, key=b"\xff\x00").key == "0xff00"
 
 
+@pytest.mark.no_store
 @pytest.mark.parametrize("key", [1, 1.5, ["a"], {"a": 1}, object()])
 def test_a_key_of_another_kind_is_refused(hf: Holdfast, key: Any) -> None:
     queue = hf.queue("orders", partitions=8)

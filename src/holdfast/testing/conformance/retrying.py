@@ -59,6 +59,7 @@ def test_decorrelated_jitter_grows_from_the_last_delay(hf: Holdfast, clock: Manu
         clock.advance(wait / 1000)
 
 
+@pytest.mark.no_store
 @pytest.mark.promise("RETRY-2")
 def test_an_unknown_jitter_is_refused(hf: Holdfast) -> None:
     with pytest.raises(InvalidArgument, match=r"backoff\.jitter: 'ful'; did you mean 'full'"):

@@ -669,6 +669,7 @@ def test_hidden_queues_are_not_shown(hf: Holdfast, topic: Topic) -> None:
             verb(log_of("orders"))
 
 
+@pytest.mark.no_store
 @pytest.mark.parametrize("name", ["", None, 3, "a@b", ".a", "a b", "a.dlq", "x" * 129])
 def test_names_that_are_none(hf: Holdfast, topic: Topic, name: Any) -> None:
     with pytest.raises(InvalidArgument) as bad:
@@ -681,6 +682,7 @@ def test_names_that_are_none(hf: Holdfast, topic: Topic, name: Any) -> None:
     assert hf.queues() == []
 
 
+@pytest.mark.no_store
 def test_options_that_are_none(hf: Holdfast, topic: Topic) -> None:
     for field, call in {
         "start": lambda: topic.bind("a", start="latest"),  # pyright: ignore
