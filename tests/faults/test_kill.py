@@ -20,6 +20,7 @@ import holdfast
 from holdfast import Backoff, Holdfast, Outgoing, State
 from holdfast.testing import wait_until
 from servers import mongo
+from tests.plugins.sampling import one_of_each
 
 sys.path.insert(0, str(Path(__file__).parent))
 import storm
@@ -195,7 +196,9 @@ NAMED = [
     "LIFE-1", "HANDLER-6", "HANDLER-8", "LOG-1", "RETRY-4", "RETRY-7", "DEAD-3", "OVERDUE-1"
 )
 @pytest.mark.parametrize(
-    ("store_name", "action", "statement", "nth"), NAMED, ids=lambda part: str(part)[:40]
+    ("store_name", "action", "statement", "nth"),
+    one_of_each(NAMED, lambda case: case[:2]),
+    ids=lambda part: str(part)[:40],
 )
 def test_killed_at_a_named_point(
     hf: Holdfast, place: Any, action: str, statement: str, nth: int
@@ -261,7 +264,9 @@ BATCHES = [
 
 
 @pytest.mark.promise("LIFE-2", "LIFE-3", "LIFE-1")
-@pytest.mark.parametrize(("store_name", "statement", "nth", "batches"), BATCHES)
+@pytest.mark.parametrize(
+    ("store_name", "statement", "nth", "batches"), one_of_each(BATCHES, lambda case: case[0])
+)
 def test_a_producer_killed_in_a_batch_stored_all_or_none_of_it(
     hf: Holdfast, place: Any, statement: str, nth: int, batches: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the soak tests, for hours")
     parser.addoption("--repeat", type=int, default=1, metavar="N", help="run each test N times")
     parser.addoption("--pictures", action="store_true", help="write docs/img/dashboard-*.png")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What nobody asked for is not even collected where that takes seconds."""
+    is_soak = collection_path.name.endswith("_soak.py")
+    return True if is_soak and not config.getoption("--soak") else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

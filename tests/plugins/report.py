@@ -62,6 +62,7 @@ class _Report:
         self._all = 0.0
         self._seconds: dict[str, float] = defaultdict(float)
         self._ends: dict[str, str] = {}
+        self._is_over = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if session.items:  # none where xdist's processes collect
@@ -98,7 +99,9 @@ class _Report:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> Any:
-        """Count as pytest does, without its dots."""
+        """Count as pytest does, without its dots; its summary at the end needs its words."""
+        if self._is_over:
+            return None
         if report.when in ("setup", "teardown") and report.passed:
             return "", "", ""
         return (
@@ -144,6 +147,7 @@ class _Report:
         return f"about {_minutes(seconds / self._processes)}"
 
     def pytest_sessionfinish(self) -> None:
+        self._is_over = True
         if self._progress is not None:
             self._progress.stop()
         self._expected.keep(

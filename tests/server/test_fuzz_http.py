@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -26,8 +26,6 @@ import holdfast
 from holdfast import Holdfast, Outgoing
 from holdfast.server.limits import Limits
 from holdfast.server.openapi import openapi
-from holdfast.wire.operations import OPERATIONS
-from tests.plugins.stores import LentUrl
 from tests.server.rig import serving
 
 LIMITS = Limits(wait_seconds=0.02)
@@ -42,7 +40,6 @@ CHECKS: list[Any] = [
 SCHEMA = schemathesis.openapi.from_dict(openapi(LIMITS))
 SCHEMA.config.generation.deterministic = True
 EXAMPLES = 12
-LONG = 100
 
 
 REPORT = f"{5:015d}"
@@ -162,20 +159,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "redis", "mongo"])
-def each_world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, lent_url: LentUrl
-) -> Iterator[World]:
-    """Drivers refuse different things."""
-    with ExitStack() as stack:
-        if request.param == "sqlite":
-            url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/fuzz.db"
-        else:
-            server = request.getfixturevalue(f"{request.param}_server")
-            url = stack.enter_context(lent_url(request.param, server))
-        yield stack.enter_context(serving_world(url))
-
-
 def test_the_server_describes_itself_so(world: World) -> None:
     described = world.session.get(f"{world.url}/openapi.json").json()
     assert described == msgspec.json.decode(msgspec.json.encode(openapi(LIMITS)))
@@ -195,31 +178,25 @@ def fuzz(examples: int) -> settings:
 def fuzzing(operation: Any) -> dict[str, Callable[..., None]]:
     """A name for each: those that one `parametrize` makes share theirs, and xdist runs one."""
     method, path = operation.method.upper(), operation.path
-    part = SCHEMA.include(method=method, path=path)
 
     @pytest.mark.promise("SERVER-5")
-    @part.parametrize()
+    @SCHEMA.include(method=method, path=path).parametrize()
     @fuzz(EXAMPLES)
     def test(case: Case, world: World) -> None:
         world.check(case)
 
-    @pytest.mark.soak
-    @part.parametrize()
-    @fuzz(LONG)
-    def test_at_length(case: Case, each_world: World) -> None:
-        each_world.check(case)
-
-    name = f"{method} {path}"
-    return {
-        f"test_every_operation[{name}]": test,
-        f"test_every_operation_at_length[{name}]": test_at_length,
-    }
+    return {f"test_every_operation[{method} {path}]": test}
 
 
 for _operation in SCHEMA.get_all_operations():
     globals().update(fuzzing(_operation.ok()))
 
 
-def test_each_was_done_and_not_only_refused(world: World) -> None:
-    every = {f"{operation.method} /v1{operation.path}" for operation in OPERATIONS}
-    assert every - world.done == set()
+@pytest.fixture(autouse=True)
+def is_done(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An operation must have been done in its test, and not only refused."""
+    yield
+    name = request.node.originalname or request.node.name
+    if name.startswith("test_every_operation"):
+        operation = name.partition("[")[2].partition("]")[0]
+        assert operation in request.getfixturevalue("world").done
