@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import STORES
+from servers import SHARED, STORES
 from tests.plugins.parts import folder_of, part_of
 
 EXTENDED, SOAK, NO_STORE = "extended", "soak", "no_store"
@@ -43,6 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_same_elsewhere(item)]
     _sample_the_cluster(items)
+    _sample_spark(items)
     left_out = [item for item in items if not _is_asked_for(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -60,16 +61,39 @@ def _is_same_elsewhere(item: pytest.Item) -> bool:
 
 
 def _sample_the_cluster(items: list[pytest.Item]) -> None:
-    """Run on a cluster without --all: what depends on slots, and one test for each promise."""
-    proven: set[str] = set()
+    """Leave to --all what does not depend on slots, but for one test of each promise."""
+    some = [
+        item for item in items if part_of(item) == CLUSTER and item.path.stem not in SLOTS_MATTER
+    ]
+    _sample(some, chosen=[])
+
+
+def _sample_spark(items: list[pytest.Item]) -> None:
+    """Run each test on one store, in turn, and prove each promise on each; --all runs the rest."""
+    some = [item for item in items if folder_of(item) == "spark" and part_of(item) in SHARED]
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in some:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = [on[turn % len(on)] for turn, on in enumerate(tests.values())]
+    _sample(some, chosen)
+
+
+def _sample(items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    proven = {proof for item in chosen if not _is_extended(item) for proof in _proofs(item)}
     for item in items:
-        if part_of(item) != CLUSTER or item.path.stem in SLOTS_MATTER:
+        if item in chosen or _is_extended(item):
             continue
-        promises = {id for mark in item.iter_markers("promise") for id in mark.args}
-        if promises <= proven and not item.get_closest_marker(EXTENDED):
+        if _proofs(item) <= proven:
             item.add_marker(EXTENDED)
-        elif not item.get_closest_marker(EXTENDED):
-            proven |= promises
+        proven |= _proofs(item)
+
+
+def _proofs(item: pytest.Item) -> set[tuple[str, str]]:
+    return {(id, part_of(item)) for mark in item.iter_markers("promise") for id in mark.args}
+
+
+def _is_extended(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker(EXTENDED) or item.get_closest_marker(SOAK))
 
 
 def _is_asked_for(item: pytest.Item, config: pytest.Config) -> bool:
@@ -77,7 +101,6 @@ def _is_asked_for(item: pytest.Item, config: pytest.Config) -> bool:
         return True
     if item.get_closest_marker(SOAK):
         return bool(config.getoption("--soak"))
-    is_extended = item.get_closest_marker(EXTENDED) is not None
     if config.getoption("--rest"):
-        return is_extended
-    return not is_extended or bool(config.getoption("--all"))
+        return _is_extended(item)
+    return not _is_extended(item) or bool(config.getoption("--all"))
