@@ -40,6 +40,7 @@ from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
 
 LEASE, RENEW, REBALANCE = 15, 3, 5
 STEP = 1.0
+MORE = pytest.mark.extended
 
 Join = Callable[[], Consumer]
 
@@ -240,7 +241,7 @@ def test_a_claim_is_kept_by_renewing(hf: Holdfast, clock: ManualClock, join: Joi
 
 
 @pytest.mark.promise("PART-4")
-@pytest.mark.parametrize("partitions", [1, 3, 8, 10])
+@pytest.mark.parametrize("partitions", [8, *(pytest.param(n, marks=MORE) for n in (1, 3, 10))])
 def test_shares_are_equal_within_two_intervals(
     hf: Holdfast, clock: ManualClock, join: Join, partitions: int
 ) -> None:
@@ -491,7 +492,9 @@ def test_what_was_swept_is_handled_again_before_what_follows(
 
 
 @pytest.mark.promise("PART-7")
-@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 16), (3, 5)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(3, 5), *(pytest.param(*pair, marks=MORE) for pair in ((1, 4), (4, 16)))]
+)
 def test_a_key_keeps_its_order_when_partitions_are_added(
     hf: Holdfast, clock: ManualClock, join: Join, before: int, after: int
 ) -> None:
