@@ -35,7 +35,7 @@ SHARE = {
     "mongo": slice(2, None, 3),
 }
 """Which of the points each store sees. Every death costs the start of a JVM; the order in which a
-batch is reserved, sealed and settled is the same code on every store. With --long: all."""
+batch is reserved, sealed and settled is the same code on every store. With --soak: all."""
 
 
 class Rig:
@@ -173,6 +173,10 @@ def each_once(spark: Any, rig: Rig, *, dead: int = 0) -> None:
     assert rig.logged() == arrived
 
 
-@pytest.fixture
+@pytest.fixture(params=["one death", pytest.param("more deaths", marks=pytest.mark.extended)])
 def share(store_name: str, request: pytest.FixtureRequest) -> slice:
-    return slice(None) if request.config.getoption("--long") else SHARE[store_name]
+    """Which of the points a driver dies at."""
+    if request.config.getoption("--soak"):
+        return slice(None)
+    few = SHARE[store_name]
+    return few if request.param == "more deaths" else slice(few.start, few.start + 1)

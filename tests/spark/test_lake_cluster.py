@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 PATIENCE_S = 300.0
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-7", "SPARK-8", "SPARK-9")
 def test_executors_die_while_messages_move(postgres_url: str, tmp_path: Path, spark: Any) -> None:
     _moving(postgres_url, tmp_path, spark, 2000, 400.0)

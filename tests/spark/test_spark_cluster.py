@@ -57,6 +57,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-5", "SPARK-9")
 @pytest.mark.parametrize("kind", ["local-cluster", "standalone"])
 def test_handlers_run_on_executors(kind: str, postgres_url: str, tmp_path: Path) -> None:
@@ -146,6 +147,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-5")
 @pytest.mark.parametrize("kind", ["data", "struct"])
 def test_types_of_the_script_travel_with_its_handlers(kind: str, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def executors_of(driver: int) -> list[int]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-1", "SPARK-9")
 def test_an_executor_that_dies(postgres_url: str, tmp_path: Path, spark: Any) -> None:
     rig = Rig(postgres_url, tmp_path, "stream", master="local-cluster[2,1,1024]", max=1000)
@@ -80,6 +81,7 @@ def test_an_executor_that_dies(postgres_url: str, tmp_path: Path, spark: Any) ->
         rig.hf.close()
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-1")
 def test_a_postgres_that_is_restarted(tmp_path: Path, spark: Any) -> None:
     with running(settings={"fsync": "off"}) as server:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from servers import spark as servers_spark
 
 PROGRAM = """
@@ -28,6 +30,7 @@ spark.stop()
 """
 
 
+@pytest.mark.extended
 def test_a_session_counts_on_two_executors(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "beside.py").write_text("def one(row):\n    return 1\n")
