@@ -20,7 +20,7 @@ from holdfast.wire.operations import OPERATIONS, STREAMS
 from servers import SHARED
 from tests.plugins.stores import LentUrl
 from tests.server.rig import serving
-from tests.server.scenarios import STORIES, Scene, plain
+from tests.server.stories import STORIES, Scene, plain
 
 DOORS = ["http", "grpc"]
 PROMISES = {
