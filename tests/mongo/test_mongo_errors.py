@@ -427,29 +427,29 @@ def test_a_layout_that_is_not_ours(mongo_url: str, db: Database[Any], kept: dict
     assert db["holdfast.meta"].find_one({"_id": "schema"}) == {"_id": "schema", **kept}
 
 
-def test_a_collection_of_somebody_else_where_the_view_would_be(
-    mongo_url: str, db: Database[Any]
-) -> None:
+def test_a_collection_of_somebody_else_where_the_view_would_be(new_mongo_url: str) -> None:
     """Theirs is kept as it is; everything but the view works."""
-    db["holdfast.tasks"].insert_one({"_id": 1, "theirs": True})
-    try:
-        with holdfast.connect(mongo_url) as hf:
-            hf.queue("orders").enqueue(1)
-    except StoreError as refused:
-        assert "holdfast.tasks" in str(refused)  # noqa: PT017
-    assert list(db["holdfast.tasks"].find()) == [{"_id": 1, "theirs": True}]
+    with MongoClient(new_mongo_url) as client:
+        theirs = client.get_default_database()["holdfast.tasks"]
+        theirs.insert_one({"_id": 1, "theirs": True})
+        try:
+            with holdfast.connect(new_mongo_url) as hf:
+                hf.queue("orders").enqueue(1)
+        except StoreError as refused:
+            assert "holdfast.tasks" in str(refused)  # noqa: PT017
+        assert list(theirs.find()) == [{"_id": 1, "theirs": True}]
 
 
 @pytest.mark.parametrize("n", range(3))
-def test_many_may_make_the_store_at_once(mongo_url: str, n: int) -> None:
+def test_many_may_make_the_store_at_once(new_mongo_url: str, n: int) -> None:
     def use(n: int) -> int:
-        with holdfast.connect(mongo_url) as hf:
+        with holdfast.connect(new_mongo_url) as hf:
             hf.queue("orders").enqueue(n)
             return n
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(use, range(6))) == list(range(6))
-    with holdfast.connect(mongo_url) as hf:
+    with holdfast.connect(new_mongo_url) as hf:
         assert hf.queue("orders").stats().ready == 6
 
 
