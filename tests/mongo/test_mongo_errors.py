@@ -421,7 +421,7 @@ def test_a_layout_of_a_newer_holdfast(mongo_url: str, db: Database[Any]) -> None
     ids=str,
 )  # fmt: skip
 def test_a_layout_that_is_not_ours(mongo_url: str, db: Database[Any], kept: dict[str, Any]) -> None:
-    db["holdfast.meta"].insert_one({"_id": "schema", **kept})
+    db["holdfast.meta"].replace_one({"_id": "schema"}, kept)
     with pytest.raises(StoreCorrupt, match=r"holdfast\.meta is not Holdfast's"):
         holdfast.connect(mongo_url)
     assert db["holdfast.meta"].find_one({"_id": "schema"}) == {"_id": "schema", **kept}

@@ -360,11 +360,11 @@ def test_an_owner_that_is_not_text_is_refused(postgres_url: str, owner: str) -> 
         assert queue.stats().ready == 1
 
 
-def test_a_server_that_takes_no_writes(postgres_url: str) -> None:
-    read_only = with_options(postgres_url, options="-c default_transaction_read_only=on")
+def test_a_server_that_takes_no_writes(new_postgres_url: str) -> None:
+    read_only = with_options(new_postgres_url, options="-c default_transaction_read_only=on")
     with pytest.raises(StoreReadOnly, match="read-only"):
         holdfast.connect(read_only)
-    with holdfast.connect(postgres_url) as hf:
+    with holdfast.connect(new_postgres_url) as hf:
         hf.queue("orders").enqueue(1)
     with holdfast.connect(read_only) as hf:
         queue = hf.queue("orders")
@@ -410,16 +410,16 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_schema_that_belongs_to_something_else(
-    postgres_url: str, admin: psycopg.Connection[Any], other: str
+    new_postgres_url: str, admin: psycopg.Connection[Any], other: str
 ) -> None:
     """It is left as it is, and the error says that it is not ours."""
-    schema = schema_of(postgres_url)
+    schema = schema_of(new_postgres_url)
     admin.execute(f"CREATE SCHEMA {schema}")
     admin.execute(OTHERS[other].format(schema))
     tables = f"SELECT relname FROM pg_class WHERE relnamespace = '{schema}'::regnamespace"
     before = admin.execute(tables).fetchall()
     with pytest.raises(StoreCorrupt, match=r"[Nn]ot a Holdfast schema"):
-        holdfast.connect(postgres_url)
+        holdfast.connect(new_postgres_url)
     assert admin.execute(tables).fetchall() == before
 
 
