@@ -29,6 +29,7 @@ from holdfast import queue as queue_module
 from holdfast.stores.mongo import wake
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import MongoServer, drop_database, running, with_database
+from tests.plugins.sampling import more
 
 sys.path.insert(0, str(Path(__file__).parent))
 import storm
@@ -104,7 +105,7 @@ def elected(place: MongoPlace) -> None:
 
 
 @pytest.mark.promise("HANDLER-7", "LIFE-1")
-@pytest.mark.parametrize("go_away", [killed, stopped, half_open, stepped_down])
+@pytest.mark.parametrize("go_away", [killed, *more(stopped, half_open, stepped_down)])
 def test_a_worker_goes_on_when_its_store_comes_back(
     place: MongoPlace, go_away: GoAway, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -567,6 +568,7 @@ def test_server_and_workers_killed_under_load(place: MongoPlace) -> None:
 
 
 @STORM
+@pytest.mark.extended
 def test_a_primary_that_steps_down_under_load(place: MongoPlace) -> None:
     place.start = lambda: elected(place)  # type: ignore[method-assign]
     storm.storm(
@@ -599,7 +601,7 @@ def only_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise("LIFE-9")
-@pytest.mark.parametrize("lost", ["server", "connection", "primary"])
+@pytest.mark.parametrize("lost", ["connection", *more("server", "primary")])
 def test_a_waiting_consumer_is_told_after_its_connection_was_lost(
     place: MongoPlace, proxy: Proxy, hf: Holdfast, only_notices: None, lost: str
 ) -> None:
@@ -623,7 +625,7 @@ def test_a_waiting_consumer_is_told_after_its_connection_was_lost(
 
 
 @pytest.mark.promise("LIFE-8")
-@pytest.mark.parametrize("again", [False, True], ids=["fresh", "again"])
+@pytest.mark.parametrize("again", [False, *more(True)], ids=["fresh", "again"])
 def test_twenty_consumers_share_two_thousand_messages(
     place: MongoPlace, hf: Holdfast, again: bool
 ) -> None:

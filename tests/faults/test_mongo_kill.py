@@ -16,15 +16,20 @@ from holdfast import Backoff, Holdfast, QueueNotFound, Release
 from holdfast.store import LeaseAsk, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers.mongo import MongoServer, running, with_database
+from tests.plugins.sampling import more
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mongo_place import SOON_OVER, MongoPlace, Victims
 from mongo_victims import ACTIONS, N, ids
 
 COMMANDS_MAX = 40
+KINDS = ["enqueue", "lease", "ack", "nack", "sweep"]
 
 
-@pytest.fixture(scope="module", params=["mongo", "mongo-standalone"])
+@pytest.fixture(
+    scope="module",
+    params=["mongo", *more("mongo-standalone")],
+)
 def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -69,7 +74,7 @@ def hf(place: MongoPlace, clock: ManualClock) -> Iterator[Holdfast]:
 
 
 @pytest.mark.promise("LIFE-1", "LIFE-3", "LIFE-4", "LOG-1", "RETRY-4", "DEAD-3", "OVERDUE-1")
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", [*KINDS, *more(*(a for a in ACTIONS if a not in KINDS))])
 def test_killed_around_each_command(
     hf: Holdfast, place: MongoPlace, victims: Victims, clock: ManualClock, action: str
 ) -> None:

@@ -22,6 +22,7 @@ from holdfast import queue as queue_module
 from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
 from servers.postgres import Missing, PostgresServer, drop_schema, running
+from tests.plugins.sampling import more
 
 sys.path.insert(0, str(Path(__file__).parent))
 import storm
@@ -149,7 +150,7 @@ def check_counts(place: Place, hf: Holdfast) -> None:
 
 
 @pytest.mark.promise("HANDLER-7", "LIFE-1")
-@pytest.mark.parametrize("go_away", [killed, stopped, half_open])
+@pytest.mark.parametrize("go_away", [killed, half_open, *more(stopped)])
 def test_a_worker_goes_on_when_its_store_comes_back(
     place: Place, go_away: GoAway, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from holdfast.outcome import Done
 from holdfast.stores.redis import store as module
 from holdfast.testing import ManualClock, wait_until
 from servers.redis import ALWAYS, RedisServer, drop_prefix, running
+from tests.plugins.sampling import more
 from tests.soon import soon
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -88,7 +89,7 @@ def proxy(own_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.mark.promise("HANDLER-7", "LIFE-1")
-@pytest.mark.parametrize("go_away", [killed, stopped, half_open])
+@pytest.mark.parametrize("go_away", [killed, *more(stopped, half_open)])
 def test_a_worker_goes_on_when_its_store_comes_back(
     place: RedisPlace, go_away: GoAway, caplog: pytest.LogCaptureFixture
 ) -> None:

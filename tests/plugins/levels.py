@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_same_elsewhere(item)]
     _sample_the_cluster(items)
-    _sample_spark(items)
+    _sample_stores(items, lambda item: folder_of(item) == "spark")
+    _sample_stores(items, lambda item: item.path.stem == "test_scenarios")
     left_out = [item for item in items if not _is_asked_for(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -68,17 +70,19 @@ def _sample_the_cluster(items: list[pytest.Item]) -> None:
     _sample(some, chosen=[])
 
 
-def _sample_spark(items: list[pytest.Item]) -> None:
+def _sample_stores(items: list[pytest.Item], is_one: Callable[[pytest.Item], bool]) -> None:
     """Run each test on one store, in turn, and prove each promise on each; --all runs the rest."""
-    some = [item for item in items if folder_of(item) == "spark" and part_of(item) in SHARED]
+    some = [item for item in items if is_one(item) and part_of(item) in SHARED]
     tests: dict[str, list[pytest.Item]] = {}
     for item in some:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        name, _, params = item.nodeid.partition("[")
+        tests.setdefault(name + params.replace(part_of(item), "", 1), []).append(item)
     chosen = [on[turn % len(on)] for turn, on in enumerate(tests.values())]
-    _sample(some, chosen)
+    _sample(some[::-1], chosen)  # the later files have the smaller tests
 
 
 def _sample(items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    """Leave to --all what proves nothing that was not proven, but for the chosen ones."""
     proven = {proof for item in chosen if not _is_extended(item) for proof in _proofs(item)}
     for item in items:
         if item in chosen or _is_extended(item):

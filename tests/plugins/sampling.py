@@ -20,3 +20,8 @@ def one_of_each(cases: Iterable[T], kind: Callable[[T], Hashable]) -> list[Any]:
         found.append(pytest.param(*values, marks=marks))
         seen.add(kind(case))
     return found
+
+
+def more(*cases: Any) -> list[Any]:
+    """Parameters of a test that run only with --all."""
+    return [pytest.param(case, marks=pytest.mark.extended) for case in cases]

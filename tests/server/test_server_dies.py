@@ -18,13 +18,13 @@ import holdfast
 from holdfast import Holdfast, Outgoing, Settled
 from holdfast.errors import HoldfastError
 from holdfast.testing import wait_until
+from tests.plugins.sampling import more
 
 sys.path.insert(0, str(Path(__file__).parent))
 from leasing import Leasing
 from rig import Program
 from watching import Sse
 
-on_two_stores = pytest.mark.parametrize("store_name", ["sqlite", "postgres"])
 OFTEN = {"HOLDFAST_OVERDUE_CHECK_INTERVAL_MS": "100"}
 
 
@@ -156,7 +156,7 @@ def check(hf: Holdfast, load: Load) -> None:
         assert count == 1 or load.accepted[id] == "again", (id, count, load.accepted.get(id))
 
 
-@on_two_stores
+@pytest.mark.parametrize("store_name", ["postgres", *more("sqlite")])
 @pytest.mark.promise("LIFE-1", "SERVER-1")
 def test_killed_under_load(hf: Holdfast, store_url: str) -> None:
     load = Load(Program(store_url, **OFTEN))
@@ -176,7 +176,7 @@ def test_killed_under_load(hf: Holdfast, store_url: str) -> None:
             load.program.kill()
 
 
-@on_two_stores
+@pytest.mark.parametrize("store_name", ["sqlite", *more("postgres")])
 @pytest.mark.promise("LIFE-1", "SERVER-1")
 def test_stopped_under_load(hf: Holdfast, store_url: str) -> None:
     load = Load(Program(store_url, **OFTEN))

@@ -193,6 +193,7 @@ def _driver(url: str, lake: str, die_at: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-7")
 def test_an_archive_that_is_killed_is_taken_up(spark: SparkSession, tmp_path: Path) -> None:
     url, lake = f"sqlite:///{tmp_path}/test.db", str(tmp_path / "lake")

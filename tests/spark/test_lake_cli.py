@@ -41,6 +41,7 @@ def _noise(line: str, noise: tuple[str, ...]) -> bool:
     return not line.strip() or line.startswith(noise) or " WARN " in line
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-7", "SPARK-8")
 def test_the_lake_from_the_command_line(tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path}/jobs.db", f"sqlite:///{tmp_path}/other.db"

@@ -17,6 +17,7 @@ DOC = Path(__file__).parents[2] / "docs/lake.md"
 POSTGRES, REDIS = "postgresql://app@db.example/shop", "redis://cache.example/0"
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-9")
 def test_what_is_written_runs(
     spark: SparkSession,

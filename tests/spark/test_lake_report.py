@@ -229,6 +229,7 @@ class _Reader(HTMLParser):
         self.open -= tag in ("section", "table", "div", "svg")
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-8")
 def test_an_empty_lake_and_files_of_an_older_release(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +267,7 @@ def test_an_empty_lake_and_files_of_an_older_release(
             hs.report(lake, spark=spark, **wrong)  # pyright: ignore
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Honolulu"])
 def test_folders_may_be_named_by_the_days_of_another_zone(
     spark: SparkSession, tmp_path: Path, zone: str

@@ -149,6 +149,7 @@ def path_without_java(folder: Path) -> str:
     return str(bin)
 
 
+@pytest.mark.extended
 def test_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.sql.session.timeZone Europe/Oslo\n")
     done = run(
