@@ -57,6 +57,7 @@ class Web:
         self.sources = root / "web"
         self.static = root / "src/holdfast/server/static"
         self._stamp = self.static / "built-from.txt"
+        self._installed = self.sources / "node_modules/.holdfast-lock"
         self._lock = root / ".build/web.lock"
 
     def is_fresh(self) -> bool:
@@ -85,13 +86,18 @@ class Web:
             run([*npm, "run", "--silent", "build"], self.sources)
             self._stamp.write_text(made_from + "\n")
 
+    def is_installed(self) -> bool:
+        """Whether node_modules holds what package-lock.json lists. The stamp is written last: an
+        install that failed half-way does not count."""
+        return self._installed.exists() and self._installed.read_text() == self._locked()
+
     def _install(self, npm: list[str]) -> None:
-        """As the lock says; once for each lock."""
-        lock = hashlib.sha256((self.sources / "package-lock.json").read_bytes()).hexdigest()
-        stamp = self.sources / "node_modules/.holdfast-lock"
-        if not stamp.exists() or stamp.read_text() != lock:
+        if not self.is_installed():
             run([*npm, "ci", "--no-audit", "--no-fund"], self.sources)
-            stamp.write_text(lock)
+            self._installed.write_text(self._locked())
+
+    def _locked(self) -> str:
+        return hashlib.sha256((self.sources / "package-lock.json").read_bytes()).hexdigest()
 
     def _files(self) -> Iterator[Path]:
         for folder, folders, files in os.walk(self.sources):

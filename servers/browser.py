@@ -1,9 +1,9 @@
-"""The browser that the dashboard's journeys are run in: Chromium, as the system has it."""
+"""The browser that runs the tests of the dashboard: the Chromium or Chrome of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,34 @@ from servers.base import Missing, skipping
 def find() -> Path:
     found = find_browser()
     if found is None:
-        raise Missing("no chromium, chromium-browser or google-chrome on the PATH")
+        raise Missing(
+            "no browser: put Chromium or Chrome on the PATH (Debian: apt-get install chromium)"
+        )
     return found
 
 
 @contextmanager
 def running() -> Iterator[Any]:
     """A browser for a fixture."""
-    with skipping():
-        program = find()
-    from playwright.sync_api import sync_playwright
+    with ExitStack() as stack:
+        with skipping():
+            browser = _start(find(), stack)
+        yield browser
 
-    with sync_playwright() as playwright:
+
+def _start(program: Path, stack: ExitStack) -> Any:
+    from playwright.sync_api import Error, sync_playwright
+
+    playwright = stack.enter_context(sync_playwright())
+    try:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    except Error as error:
+        raise Missing(f"{program} does not start: {_reason(str(error))}") from error
+    stack.callback(browser.close)
+    return browser
+
+
+def _reason(said: str) -> str:
+    """What the browser itself wrote last, out of playwright's long report."""
+    own = [line.partition("[err]")[2].strip() for line in said.splitlines() if "[err]" in line]
+    return (own or said.splitlines())[0][:500]

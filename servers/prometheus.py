@@ -1,4 +1,4 @@
-"""A Prometheus of our own: the system's, or what script/setup unpacks of a Debian package."""
+"""A Prometheus for tests: the one on the PATH, or the Debian package that script/setup unpacked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ EVERY = "200ms"
 def find(program: str = "prometheus") -> Path:
     found = shutil.which(program) or shutil.which(program, path=str(UNPACKED))
     if found is None:
-        raise Missing(f"no {program} here: apt-get install prometheus, or script/setup on Debian")
+        raise Missing(
+            f"no {program}: put it on the PATH (Debian: apt-get install prometheus); "
+            "where there is an apt-get, script/setup unpacks it without installing it"
+        )
     return Path(found)
 
 

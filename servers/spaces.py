@@ -224,4 +224,3 @@ class Prefixes:
 
     def close(self, *, drop: bool) -> None:
         """Each was dropped when it was given back."""
-

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, before a real server."""
+"""Fixtures for tests of the dashboard in a real browser, against a real server."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from tests.web.world import World
 
 SIZE = {"width": 1280, "height": 800}
 PATIENCE_MS = 20_000
-"""No journey takes that long; a machine that has much else to do may."""
+"""Far more than any step takes, for machines that are busy with other work."""
+
+NOT_BUILT = (
+    "the dashboard is not built: script/setup builds it, which needs the npm registry; "
+    ".build/web.log has the error of the last try"
+)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Not for the whole run: while it is there, its loop is that of the thread, and tests of async
-    code in the same process could have none."""
+    """Not for the whole session: playwright occupies the thread's event loop, and tests of async
+    code in the same process could not start one."""
     if not Pages().is_built:
-        reason = "the dashboard is not built: script/setup says why"
         if "CI" in os.environ:
-            raise AssertionError(reason)
-        pytest.skip(reason)
+            pytest.fail(NOT_BUILT)
+        pytest.skip(NOT_BUILT)
     with browsers.running() as made:
         yield made
 
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Pages that fail their test when a script of theirs fails."""
+    """Opens pages; an uncaught error in a page's script fails the test."""
     contexts: list[Any] = []
     wrong: list[str] = []
 
