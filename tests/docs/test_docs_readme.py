@@ -12,6 +12,8 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+STOP_JOBS = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
+"""Else a server in the background outlives a command that fails, and keeps the pipes open."""
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -25,11 +27,15 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 
 
 def need_curl() -> None:
-    """One that knows --json, and jq. At home they may be missing; CI has them."""
+    """A curl that knows --json, and jq. Without them: skipped at home, failed in CI."""
     found = shutil.which("jq") and shutil.which("curl")
     said = subprocess.run(["curl", "--help", "all"], capture_output=True).stdout if found else b""
-    if b"--json" not in said and "CI" not in os.environ:
-        pytest.skip("needs curl 7.82 or later, and jq")
+    if b"--json" in said:
+        return
+    reason = "the HTTP examples need curl 7.82 or later, and jq: apt-get install curl jq"
+    if "CI" in os.environ:
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def on_free_ports(text: str) -> str:
@@ -84,7 +90,7 @@ def test_the_shell_blocks_run(folder: Path, environment: dict[str, str]) -> None
         if "curl" in text:
             need_curl()
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
+            ["bash", "-euo", "pipefail", "-c", STOP_JOBS + text],
             cwd=folder,
             env=environment,
             capture_output=True,
