@@ -50,6 +50,7 @@ def run(clone: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SETUP-1")
 def test_one_command_runs_the_demo_and_one_the_tests(clone: Path) -> None:
     demo = run(clone, "script/demo")
