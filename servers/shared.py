@@ -16,12 +16,15 @@ from servers.base import Missing
 VARIABLE = "HOLDFAST_TEST_SERVERS"
 """How test processes reach the one that has the servers: the name of a socket, and its key."""
 
+NO_HISTORY = {"minSnapshotHistoryWindowInSeconds": "0"}
+"""Or what one test deleted would be in the way of the next ones for five minutes."""
+
 KINDS: dict[str, Callable[[], Any]] = {
     "postgres": lambda: postgres.PostgresServer(settings=postgres.FAST),
     "redis": lambda: redis.RedisServer(settings=redis.EVERYSEC),
     "redis-cluster": redis.RedisCluster,
-    "mongo": lambda: mongo.MongoServer(options=mongo.FAST),
-    "mongo-standalone": lambda: mongo.MongoServer(set_name=None, options=mongo.FAST),
+    "mongo": lambda: mongo.MongoServer(NO_HISTORY, options=mongo.FAST),
+    "mongo-standalone": lambda: mongo.MongoServer(NO_HISTORY, set_name=None, options=mongo.FAST),
 }
 YOURS = {
     "postgres": postgres.URL_VARIABLE,

@@ -56,6 +56,13 @@ class Sent(monitoring.CommandListener):
 
 
 @pytest.fixture(scope="module")
+def mongo_server() -> Iterator[str]:
+    """A server of this module's own: its tests read the server's counters."""
+    with mongo.running(options=mongo.FAST) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
 def sent() -> Iterator[Sent]:
     listener = Sent()
     monitoring.register(listener)

@@ -104,10 +104,10 @@ def test_the_database_of_the_url_is_taken(mongo_url: str, mongo_server: str) -> 
     assert "holdfast.tasks" in names
 
 
-def test_two_prefixes_are_two_stores(mongo_url: str, mongo_server: str) -> None:
+def test_two_prefixes_are_two_stores(new_mongo_url: str, mongo_server: str) -> None:
     with (
-        holdfast.connect(with_options(mongo_url, prefix="one")) as one,
-        holdfast.connect(with_options(mongo_url, prefix="one.two")) as two,
+        holdfast.connect(with_options(new_mongo_url, prefix="one")) as one,
+        holdfast.connect(with_options(new_mongo_url, prefix="one.two")) as two,
     ):
         one.queue("orders").enqueue(1)
         assert two.queues() == []
@@ -115,7 +115,7 @@ def test_two_prefixes_are_two_stores(mongo_url: str, mongo_server: str) -> None:
         one.queue("orders").delete(force=True)
         assert [lease.message.payload for lease in two.queue("orders").lease(9)] == [2]
     with MongoClient(mongo_server) as admin:
-        names = admin[database_of(mongo_url)].list_collection_names()
+        names = admin[database_of(new_mongo_url)].list_collection_names()
     assert {name.partition(".")[0] for name in names} == {"one", "system"}
 
 
