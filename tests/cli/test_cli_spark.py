@@ -345,6 +345,7 @@ def test_until_empty(hf: Holdfast, work, cli, tmp_path: Path) -> None:
     assert sorted(row["result"] for row in rows) == ["1", "2", "3"]
 
 
+@pytest.mark.extended
 def test_a_signal_while_it_is_idle(hf: Holdfast, work) -> None:
     queue = hf.queue("orders")
     worker = work()
@@ -373,6 +374,7 @@ def test_a_signal_lets_the_batch_finish(hf: Holdfast, work, cli, tmp_path: Path)
     assert cli.docs("spark", "queries")[0]["state"] == "stopped"
 
 
+@pytest.mark.extended
 def test_a_second_signal_ends_at_once(hf: Holdfast, work, cli, tmp_path: Path) -> None:
     queue = hf.queue("orders")
     queue.enqueue("hold")
@@ -385,6 +387,7 @@ def test_a_second_signal_ends_at_once(hf: Holdfast, work, cli, tmp_path: Path) -
     assert queue.stats().leased == 1
 
 
+@pytest.mark.extended
 def test_a_query_that_fails(hf: Holdfast, work, tmp_path: Path) -> None:
     hf.queue("orders").enqueue(1)
     (tmp_path / "file").touch()

@@ -15,13 +15,13 @@ from tests.model.side_by_side import Lend, check
 from tests.plugins.stores import LentUrl
 
 HISTORIES = {
-    "memory": (50, 300),
-    "sqlite": (50, 500),
-    "postgres": (10, 60),
-    "redis": (20, 120),
-    "redis-cluster": (5, 30),
-    "mongo": (5, 30),
-    "mongo-standalone": (3, 12),
+    "memory": (30, 300),
+    "sqlite": (30, 500),
+    "postgres": (5, 60),
+    "redis": (10, 120),
+    "redis-cluster": (3, 30),
+    "mongo": (3, 30),
+    "mongo-standalone": (2, 12),
 }
 """By store: how many are played, and how many with --all."""
 

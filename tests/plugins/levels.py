@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,8 @@ SLOTS_MATTER = {
     "test_redis_moving", "test_redis_topics", "test_redriving", "test_topics",
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
+IN_TURN = ("spark", "test_scenarios", "test_ledger", "ordered")
+"""Folders and files of slow tests that do the same on every store."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,8 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_same_elsewhere(item)]
     _sample_the_cluster(items)
-    _sample_stores(items, lambda item: folder_of(item) == "spark")
-    _sample_stores(items, lambda item: item.path.stem == "test_scenarios")
+    for name in IN_TURN:
+        _sample_stores([item for item in items if name in (folder_of(item), item.path.stem)])
     left_out = [item for item in items if not _is_asked_for(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -70,15 +71,21 @@ def _sample_the_cluster(items: list[pytest.Item]) -> None:
     _sample(some, chosen=[])
 
 
-def _sample_stores(items: list[pytest.Item], is_one: Callable[[pytest.Item], bool]) -> None:
-    """Run each test on one store, in turn, and prove each promise on each; --all runs the rest."""
-    some = [item for item in items if is_one(item) and part_of(item) in SHARED]
+def _sample_stores(items: list[pytest.Item]) -> None:
+    """Run each test on one store, in turn; --all runs the rest. Spark's promises are proven here
+    only, and so on each store."""
+    some = [item for item in items if part_of(item) in SHARED]
     tests: dict[str, list[pytest.Item]] = {}
     for item in some:
         name, _, params = item.nodeid.partition("[")
         tests.setdefault(name + params.replace(part_of(item), "", 1), []).append(item)
     chosen = [on[turn % len(on)] for turn, on in enumerate(tests.values())]
-    _sample(some[::-1], chosen)  # the later files have the smaller tests
+    if some and folder_of(some[0]) == "spark":
+        _sample(some[::-1], chosen)  # the later files have the smaller tests
+        return
+    for item in some:
+        if item not in chosen:
+            item.add_marker(EXTENDED)
 
 
 def _sample(items: list[pytest.Item], chosen: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ from holdfast.stores import open_store
 from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
 from servers import postgres
+from tests.plugins.sampling import more
 
 SHALLOW, DEEP = 1_000, 100_000
 TABLES = ("message", "log", "delta", "record")
@@ -32,7 +33,7 @@ def store_name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=["newest", "older"])
+@pytest.fixture(scope="module", params=["newest", *more("older")])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "newest":
         yield request.getfixturevalue("postgres_server")
@@ -44,7 +45,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(scope="module", params=["never analysed", "analysed when nearly empty", "analysed"])
 def queues(request: pytest.FixtureRequest, server: str) -> Iterator[Holdfast]:
     """Two queues in one schema: `shallow` and, a hundred times as deep, `deep`."""
-    schema = "plans_" + re.sub(r"\W", "_", request.param)
+    kind = re.sub(r"\W", "_", request.param)
+    schema = f"plans_{kind}_{secrets.token_hex(4)}"
     mark = "&" if "?" in server else "?"
     opened = open_store(f"{server}{mark}schema={schema}")
     with opened._db.use() as db:
@@ -265,11 +267,11 @@ KEPT_TO: dict[str, set[str]] = {
 
 
 def test_plans_made_while_all_is_empty_are_the_right_ones_already(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    new_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection keeps the plan it made first, and that may be when there is nothing yet."""
     clock = ManualClock()
-    with holdfast.connect(postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
+    with holdfast.connect(new_postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
         queue = hf.queue("orders")
         queue.enqueue("later", delay=5)
         clock.advance(5)
@@ -297,10 +299,10 @@ KEPT_TO_OF_PARTITIONS: dict[str, set[str]] = {
 
 
 def test_so_are_those_of_a_queue_with_partitions(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    new_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
-    with holdfast.connect(postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
+    with holdfast.connect(new_postgres_url, clock=clock) as hf, Watched(monkeypatch) as watched:
         queue = hf.queue("orders")
         queue.enqueue_many(range(100))
         queue = hf.queue("orders", partitions=3)

@@ -49,6 +49,7 @@ def bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bin
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SETUP-2")
 def test_it_needs_what_it_declares_and_nothing_else(bin: Path) -> None:
     assert "No broken requirements" in call(bin / "python", "-m", "pip", "check")

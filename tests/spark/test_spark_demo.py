@@ -79,6 +79,7 @@ def what_became(hf: Holdfast) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-5")
 def test_the_shop_on_spark_has_the_log_of_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
 
 
+@pytest.mark.extended
 def test_orders(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / "orders.py"],

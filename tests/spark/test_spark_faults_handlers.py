@@ -12,6 +12,7 @@ from tests.spark.rig import RUN_POINTS, Rig, each_once, rig_of, share
 __all__ = ["rig_of", "share"]  # the fixtures
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-1", "SPARK-2", "SPARK-5")
 def test_handlers_whose_driver_dies_between_the_steps_of_a_batch(
     rig_of: Callable[..., Rig], spark: Any, share: slice

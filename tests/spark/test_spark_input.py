@@ -193,6 +193,7 @@ def test_a_row_that_is_wrong_is_named_by_its_column_and_number(
     assert hf.queue("orders").stats().ready == 0
 
 
+@pytest.mark.extended
 def test_spark_shows_the_texts(spark: SparkSession, hf: Holdfast, url: str, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 

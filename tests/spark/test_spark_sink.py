@@ -258,6 +258,7 @@ spark.stop()
 """
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-4")
 def test_a_task_that_spark_repeats(tmp_path: Path, postgres_url: str) -> None:
     urls = [f"sqlite:///{tmp_path}/test.db", postgres_url]

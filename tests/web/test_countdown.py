@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from holdfast.testing import wait_until
+from tests.plugins.sampling import more
 from tests.web.world import World, has_count, is_live, is_same_page, tab
 
 WATCH = """() => {
@@ -51,7 +52,7 @@ def is_red(color: str) -> bool:
 
 
 @pytest.mark.promise("DASH-2", "DASH-3")
-@pytest.mark.parametrize("store_name", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store_name", ["sqlite", *more("postgres", "redis")])
 def test_a_lease_runs_out_before_our_eyes(
     open_world: Callable[..., World], store_url: str, page: Any
 ) -> None:
