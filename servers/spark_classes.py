@@ -10,11 +10,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from holdfast.spark.java import Java, find_java
+from holdfast.spark.java import Java, NoJava, find_java
 
 ROOT = Path(__file__).parent.parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -35,6 +36,7 @@ def options() -> str:
     with (folder / "spark.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
+            print("setup: preparing Spark for the tests, once (half a minute)", file=sys.stderr)
             _make(archive)
     # A JVM that it does not fit goes on without it, and need not say so.
     return f'{QUICK} "-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
@@ -99,4 +101,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["--prepare"]:
+        with suppress(NoJava):
+            options()
+    else:
+        main()
