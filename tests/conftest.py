@@ -11,6 +11,12 @@ from hypothesis import strategies as st
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
+# How long an example takes says something about the machine, not about the project.
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("untimed")
+
 pytest_plugins = [
     "tests.plugins.levels",
     "tests.plugins.promises",

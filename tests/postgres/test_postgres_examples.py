@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-pytest.importorskip("sqlalchemy")
-
 EXAMPLES = Path(__file__).parents[2] / "examples" / "postgres"
 SAYS = {
     "orders": [

@@ -47,11 +47,18 @@ def test_a_postgres_whose_backends_still_end_is_started_again() -> None:
             server._dismiss_guard()
             server._process.kill()
             server._process.wait()
-            ends = threading.Timer(0.5, os.kill, (backend, signal.SIGKILL))
-            ends.start()
+
+            def end_it_when_it_was_in_the_way() -> None:
+                log = server.folder / "log"
+                wait_until(lambda: postgres.STILL_IN_USE in log.read_text(), timeout=60)
+                os.kill(backend, signal.SIGKILL)
+
+            ending = threading.Thread(target=end_it_when_it_was_in_the_way)
+            ending.start()
             server.start()
-            ends.join()
-        assert postgres.STILL_IN_USE in (server.folder / "log").read_text()
+            ending.join()
+        with psycopg.connect(server.url) as client:
+            assert client.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import django
 import psycopg
 import pytest
+import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
@@ -33,9 +35,6 @@ from holdfast import (
 )
 from holdfast.sweeper import Swept
 from holdfast.testing import drain, wait_until
-
-sqlalchemy = pytest.importorskip("sqlalchemy")
-django = pytest.importorskip("django")
 
 
 @pytest.fixture(params=["postgres"])
@@ -196,7 +195,6 @@ class AlchemyAsync(Caller):
     """An AsyncSession, by its run_sync: the way of SQLAlchemy to call what is not async."""
 
     def open(self) -> None:
-        pytest.importorskip("greenlet")
         from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
         url = sqlalchemy.make_url(self.url).set(drivername="postgresql+psycopg")
