@@ -17,6 +17,8 @@ SLOTS_MATTER = {
     "test_redis_moving", "test_redis_topics", "test_redriving", "test_topics",
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
+LONG = ("spark", "web", "model", "ordered")
+"""Folders of tests that take many seconds each."""
 IN_TURN = ("spark", "test_scenarios", "test_ledger", "ordered")
 """Folders and files of slow tests that do the same on every store."""
 
@@ -51,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    items.sort(key=lambda item: folder_of(item) != "spark")  # a long line: it should not begin last
+    items.sort(key=lambda item: folder_of(item) not in LONG)  # begun last, they would end alone
     ids = Counter(item.nodeid for item in items)
     if twice := [id for id, n in ids.items() if n > 1]:  # xdist would run one of them
         raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
