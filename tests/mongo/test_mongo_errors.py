@@ -34,6 +34,7 @@ from holdfast.stores.mongo import store
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import FAST, HOST, MongoServer, running, with_database
+from tests.plugins.stores import OwnServer
 
 SECRET = "Gr4nite~Secret"
 WRONG = "Wr0ng~Secret"
@@ -62,10 +63,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="module")
-def mongo_server() -> Iterator[str]:
-    """A server of this module's own: its tests read the server's counters."""
-    with running(options=FAST) as server:
-        yield server.url
+def mongo_server(own_server: OwnServer) -> str:
+    """Its tests read the server's counters."""
+    return own_server(running(options=FAST))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from holdfast import Holdfast, Outgoing, Queue
 from holdfast.store import LeaseAsk, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers import mongo
+from tests.plugins.stores import OwnServer
 
 READY, DELAYED, LEASED, BATCH, LOGGED = 20_000, 2_000, 300, 100, 200
 SMALL = 100
@@ -56,10 +57,9 @@ class Sent(monitoring.CommandListener):
 
 
 @pytest.fixture(scope="module")
-def mongo_server() -> Iterator[str]:
-    """A server of this module's own: its tests read the server's counters."""
-    with mongo.running(options=mongo.FAST) as server:
-        yield server.url
+def mongo_server(own_server: OwnServer) -> str:
+    """Its tests read the server's counters."""
+    return own_server(mongo.running(options=mongo.FAST))
 
 
 @pytest.fixture(scope="module")

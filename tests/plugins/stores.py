@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from servers.spaces import Spaces, lent, new_name, spaces_of
 
 SERVERS = pytest.StashKey[shared.Servers]()
 
-LentUrl = Callable[[str, str], AbstractContextManager[str]]
+OwnServer = Callable[[AbstractContextManager[Any]], str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,23 +71,47 @@ def mongo_standalone(request: pytest.FixtureRequest) -> str:
     return _server(request, "mongo-standalone")
 
 
-@pytest.fixture(scope="session")
-def lent_url() -> Iterator[LentUrl]:
+class LentUrl:
     """Empty stores on a server, `with lent_url("postgres", server) as url`; each is used again by
     the next test of this process."""
-    known: dict[str, Spaces] = {}
+
+    def __init__(self) -> None:
+        self._known: dict[str, Spaces] = {}
 
     @contextmanager
-    def lend(kind: str, server: str) -> Iterator[str]:
-        if server not in known:
-            known[server] = spaces_of(kind, server)
-        with lent(known[server]) as url:
+    def __call__(self, kind: str, server: str) -> Iterator[str]:
+        if server not in self._known:
+            self._known[server] = spaces_of(kind, server)
+        with lent(self._known[server]) as url:
             yield url
 
-    yield lend
-    yours = [os.environ.get(name) for name in shared.YOURS.values()]
-    for server, spaces in known.items():
-        spaces.close(drop=server in yours)
+    def forget(self, server: str) -> None:
+        yours = [os.environ.get(name) for name in shared.YOURS.values()]
+        if server in self._known:
+            self._known.pop(server).close(drop=server in yours)
+
+    def close(self) -> None:
+        for server in list(self._known):
+            self.forget(server)
+
+
+@pytest.fixture(scope="session")
+def lent_url() -> Iterator[LentUrl]:
+    with closing(LentUrl()) as lent_url:
+        yield lent_url
+
+
+@pytest.fixture(scope="module")
+def own_server(lent_url: LentUrl) -> Iterator[OwnServer]:
+    """The URL of a server for one module only: `own_server(mongo.running())`."""
+    with ExitStack() as stack:
+
+        def start(running: AbstractContextManager[Any]) -> str:
+            url = stack.enter_context(running).url
+            stack.callback(lent_url.forget, url)  # while the server still answers
+            return url
+
+        yield start
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from holdfast.testing import ManualClock, wait_until
 from servers.base import free_port
 from servers.redis import HOST, RedisServer, running
 from tests.plugins.sampling import one_of_each
+from tests.plugins.stores import OwnServer
 from tests.soon import soon
 
 SECRET = "Gr4nite~Secret"
@@ -107,10 +108,9 @@ def worked_off(hf: Holdfast, clock: ManualClock, queue: Queue) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[str]:
-    """A server of this module's own: its tests change settings and forget scripts."""
-    with running() as server:
-        yield server.url
+def redis_server(own_server: OwnServer) -> str:
+    """Its tests change settings and forget scripts."""
+    return own_server(running())
 
 
 @pytest.fixture
