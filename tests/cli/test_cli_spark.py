@@ -358,6 +358,7 @@ def test_a_signal_while_it_is_idle(hf: Holdfast, work) -> None:
     assert complaints(worker) == [], worker.err
 
 
+@pytest.mark.extended
 def test_a_signal_lets_the_batch_finish(hf: Holdfast, work, cli, tmp_path: Path) -> None:
     queue = hf.queue("orders")
     queue.enqueue_many(["hold", 2, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,17 @@ SLOTS_MATTER = {
     "test_redis_moving", "test_redis_topics", "test_redriving", "test_topics",
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
+SERVERS = ("postgres", "redis", "mongo")
 LONG = ("spark", "web", "model", "ordered")
 """Folders of tests that take many seconds each."""
-IN_TURN = ("spark", "test_scenarios", "test_ledger", "ordered")
-"""Folders and files of slow tests that do the same on every store."""
+IN_TURN = {
+    "conformance": SERVERS,
+    "spark": SHARED,
+    "test_scenarios": SHARED,
+    "test_ledger": SERVERS,
+    "ordered": SHARED,
+}
+"""Folders and files of tests that do the same on every store, and the stores that take turns."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,8 +55,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_same_elsewhere(item)]
     _sample_the_cluster(items)
-    for name in IN_TURN:
-        _sample_stores([item for item in items if name in (folder_of(item), item.path.stem)])
+    proven: set[tuple[str, str]] = set()
+    for name, stores in IN_TURN.items():
+        _sample_stores([i for i in items if name in (folder_of(i), i.path.stem)], stores, proven)
     left_out = [item for item in items if not _is_asked_for(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -65,36 +74,29 @@ def _is_same_elsewhere(item: pytest.Item) -> bool:
     return is_pure and part_of(item) in STORES and part_of(item) != "memory"
 
 
-def _sample_the_cluster(items: list[pytest.Item]) -> None:
-    """Leave to --all what does not depend on slots, but for one test of each promise."""
-    some = [
-        item for item in items if part_of(item) == CLUSTER and item.path.stem not in SLOTS_MATTER
-    ]
-    _sample(some, chosen=[])
-
-
-def _sample_stores(items: list[pytest.Item]) -> None:
-    """Run each test on one store, in turn; --all runs the rest. Spark's promises are proven here
-    only, and so on each store."""
-    some = [item for item in items if part_of(item) in SHARED]
+def _sample_stores(
+    items: list[pytest.Item], stores: Sequence[str], proven: set[tuple[str, str]]
+) -> None:
+    """Run each test on one of these stores, in turn, and what else it takes to prove each promise
+    on each of them; --all runs the rest."""
+    some = [item for item in items if part_of(item) in stores and not _is_extended(item)]
     tests: dict[str, list[pytest.Item]] = {}
     for item in some:
         name, _, params = item.nodeid.partition("[")
         tests.setdefault(name + params.replace(part_of(item), "", 1), []).append(item)
-    chosen = [on[turn % len(on)] for turn, on in enumerate(tests.values())]
-    if some and folder_of(some[0]) == "spark":
-        _sample(some[::-1], chosen)  # the later files have the smaller tests
-        return
-    for item in some:
-        if item not in chosen:
+    chosen = {on[turn % len(on)] for turn, on in enumerate(tests.values())}
+    proven.update(proof for item in chosen for proof in _proofs(item))
+    for item in reversed(some):  # the later files have the smaller tests
+        if item not in chosen and _proofs(item) <= proven:
             item.add_marker(EXTENDED)
+        proven |= _proofs(item)
 
 
-def _sample(items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
-    """Leave to --all what proves nothing that was not proven, but for the chosen ones."""
-    proven = {proof for item in chosen if not _is_extended(item) for proof in _proofs(item)}
+def _sample_the_cluster(items: list[pytest.Item]) -> None:
+    """Run on a cluster what depends on slots, and one test for each promise."""
+    proven: set[tuple[str, str]] = set()
     for item in items:
-        if item in chosen or _is_extended(item):
+        if part_of(item) != CLUSTER or item.path.stem in SLOTS_MATTER or _is_extended(item):
             continue
         if _proofs(item) <= proven:
             item.add_marker(EXTENDED)

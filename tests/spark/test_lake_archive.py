@@ -31,6 +31,7 @@ def logged(hf: Holdfast, queue: str = "orders") -> set[str]:
     return {row.message.id for row in hf.queue(queue).log()}
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-7", "SPARK-9")
 def test_each_row_is_archived_once(spark: SparkSession, store_url: str, tmp_path: Path) -> None:
     from holdfast import spark as hs

@@ -12,6 +12,7 @@ from tests.spark.rig import STREAM_POINTS, Rig, competing, each_once, rig_of, sh
 __all__ = ["rig_of", "share"]  # the fixtures
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-1", "SPARK-9")
 def test_a_driver_that_dies_at_every_point(
     rig_of: Callable[..., Rig], spark: Any, share: slice
