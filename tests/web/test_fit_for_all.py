@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 import holdfast
 from holdfast.cli.demo_data import Moved, fill
 from holdfast.server.pages import FOLDER
+from tests.plugins.sampling import more
 from tests.web.world import World, is_live, is_same_page, row
 
 AXE = FOLDER.parents[3] / "web/node_modules/axe-core/axe.min.js"
@@ -46,7 +47,7 @@ def dead_letter(shop: World) -> str:
 
 
 @pytest.mark.promise("DASH-1")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", *more("dark")])
 def test_axe_finds_nothing_serious(shop: World, open_page: Callable[..., Any], scheme: str) -> None:
     page = open_page(color_scheme=scheme, bypass_csp=True)
     wrong: list[str] = []
