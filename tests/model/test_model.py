@@ -17,11 +17,11 @@ from tests.plugins.stores import LentUrl
 HISTORIES = {
     "memory": (30, 300),
     "sqlite": (30, 500),
-    "postgres": (5, 60),
+    "postgres": (3, 60),
     "redis": (10, 120),
     "redis-cluster": (3, 30),
-    "mongo": (3, 30),
-    "mongo-standalone": (2, 12),
+    "mongo": (2, 30),
+    "mongo-standalone": (1, 12),
 }
 """By store: how many are played, and how many with --all."""
 

@@ -24,9 +24,12 @@ LONG = ("spark", "web", "model", "ordered")
 IN_TURN = {
     "conformance": SERVERS,
     "spark": SHARED,
-    "test_scenarios": SHARED,
-    "test_ledger": SERVERS,
+    "batches": SERVERS,
     "ordered": SHARED,
+    "test_events": SHARED,
+    "test_ordered_wire": SHARED,
+    "test_polling": SHARED,
+    "test_scenarios": SHARED,
 }
 """Folders and files of tests that do the same on every store, and the stores that take turns."""
 
