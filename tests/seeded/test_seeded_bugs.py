@@ -60,7 +60,7 @@ def tests_fail(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
             variable = import_module(f"servers.{store}").URL_VARIABLE
             env[variable] = request.getfixturevalue(f"{store}_server")
         others = " and ".join(f"not {other}" for other in STORES if other != store)
-        arguments = ["-q", "-x", "-k", others, tests]
+        arguments = ["-q", "-x", "--all", "-k", others, tests]
         done = forks.run(arguments, file, text, tmp_path_factory.mktemp("run"), env)
         if done.code is None:  # a bug may make them hang
             return True
