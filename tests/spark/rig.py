@@ -173,10 +173,7 @@ def each_once(spark: Any, rig: Rig, *, dead: int = 0) -> None:
     assert rig.logged() == arrived
 
 
-@pytest.fixture(params=["one death", pytest.param("more deaths", marks=pytest.mark.extended)])
+@pytest.fixture
 def share(store_name: str, request: pytest.FixtureRequest) -> slice:
     """Which of the points a driver dies at."""
-    if request.config.getoption("--soak"):
-        return slice(None)
-    few = SHARE[store_name]
-    return few if request.param == "more deaths" else slice(few.start, few.start + 1)
+    return slice(None) if request.config.getoption("--soak") else SHARE[store_name]
