@@ -1,7 +1,7 @@
 /** Everything that the page asks for, each with the subjects whose events make it old. */
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { clock } from "../live/clock";
-import { STATS_KEY } from "../live/live";
+import { newer, STATS_KEY } from "../live/live";
 import { rates } from "../live/rates";
 import { get, path, post, remove } from "./client";
 import type * as t from "./types";
@@ -28,11 +28,16 @@ export const settings = queryOptions({
 
 export const stats = queryOptions({
   queryKey: STATS_KEY,
-  queryFn: async ({ signal }) => {
+  queryFn: async ({ client, signal }) => {
+    const asOf = performance.now();
     const found = await get<{ stats: t.Stats[] }>(path`/stats`, WHOLE, signal);
     const at = clock.now();
     for (const each of found.stats) rates.hear(each, at);
-    return found.stats.map((each) => ({ ...each, at }));
+    const shown = client.getQueryData<t.Stats[]>(STATS_KEY);
+    return newer(
+      found.stats.map((each) => ({ ...each, at, asOf })),
+      shown,
+    );
   },
   meta: { subjects: ["stats"] },
 });

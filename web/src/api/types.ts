@@ -27,6 +27,8 @@ export interface Stats {
   paused: boolean;
   /** When it was counted, by the server's clock; the page adds it. */
   at?: number;
+  /** No older than this, by performance.now(): when it was asked for, or arrived in an event. */
+  asOf?: number;
 }
 
 export interface Policy {

@@ -1,5 +1,6 @@
 import { QueryClient, QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { stats as statsQuery } from "../api/queries";
 import type { Stats } from "../api/types";
 import { ServerClock } from "./clock";
 import { ConnectionStore } from "./connection";
@@ -9,7 +10,10 @@ import { Rates } from "./rates";
 import type { Subject } from "./refresh";
 
 beforeEach(() => void vi.useFakeTimers({ now: 1_000_000 }));
-afterEach(() => void vi.useRealTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 function page(subjects: Subject[], answerMs = 0) {
   const queries = new QueryClient({ defaultOptions: { queries: { retry: false } } });
@@ -47,6 +51,17 @@ const told = (type: string, payload: object): LiveEvent => ({
   timestamp: Date.now(),
   payload: payload as Record<string, unknown>,
 });
+
+/** The server's answer to what is asked next. */
+function answer(stats: Stats[], afterMs: number): void {
+  vi.stubGlobal("sessionStorage", { getItem: () => "a key" });
+  const later = (resolve: (answer: Response) => void) =>
+    void setTimeout(() => resolve(Response.json({ stats })), afterMs);
+  vi.stubGlobal("fetch", () => new Promise(later));
+}
+
+const shownOf = (queries: QueryClient) =>
+  queries.getQueryData<Stats[]>(STATS_KEY)?.map((each) => [each.queue, each.paused]);
 
 describe("what is on the screen", () => {
   it("is asked for again when an event touches it, and only then", async () => {
@@ -107,6 +122,33 @@ describe("what is on the screen", () => {
       ["mail", 5],
       ["new", 1],
     ]);
+  });
+
+  it("keeps the numbers of an event when an answer asked for before it comes late", async () => {
+    const { live, queries } = page([]);
+    queries.setQueryData(STATS_KEY, [numbers("orders")]);
+    answer([numbers("orders", { paused: false })], 1000);
+    const fetched = queries.fetchQuery(statsQuery);
+    await vi.advanceTimersByTimeAsync(500);
+    live.hear(told("stats", numbers("orders", { paused: true })));
+    expect(shownOf(queries)).toEqual([["orders", true]]);
+    await vi.advanceTimersByTimeAsync(500);
+    await fetched;
+    expect(shownOf(queries)).toEqual([["orders", true]]);
+  });
+
+  it("keeps an answer when numbers that came before it was asked for are shown late", async () => {
+    const { live, queries } = page([]);
+    queries.setQueryData(STATS_KEY, [numbers("orders")]);
+    live.ask("topics"); // the interval has begun
+    live.hear(told("stats", numbers("orders", { paused: false })));
+    await vi.advanceTimersByTimeAsync(10);
+    answer([numbers("orders", { paused: true })], 10);
+    const fetched = queries.fetchQuery(statsQuery);
+    await vi.advanceTimersByTimeAsync(10);
+    await fetched;
+    await vi.advanceTimersByTimeAsync(300);
+    expect(shownOf(queries)).toEqual([["orders", true]]);
   });
 
   it("looks at the dead letters again when their number has changed", async () => {

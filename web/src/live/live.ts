@@ -73,7 +73,8 @@ export class Live {
 
   private count(event: LiveEvent): Item[] {
     const { now, ...rest } = event.payload;
-    const stats = { ...(rest as unknown as Stats), at: event.timestamp };
+    const asOf = performance.now();
+    const stats = { ...(rest as unknown as Stats), at: event.timestamp, asOf };
     if (typeof stats.queue !== "string") return [];
     if (typeof now === "number") this.time.hear(now);
     this.speeds.hear(stats, event.timestamp);
@@ -105,15 +106,27 @@ export class Live {
   }
 
   private show(): void {
-    const news = new Map(this.numbers);
+    const news = [...this.numbers.values()];
     this.numbers.clear();
     this.queries.setQueryData<Stats[]>(STATS_KEY, (shown) => {
       if (shown === undefined) return undefined;
-      const made = shown.map((each) => news.get(each.queue) ?? each);
       const known = new Set(shown.map((each) => each.queue));
-      return [...made, ...[...news.values()].filter((each) => !known.has(each.queue))];
+      return [...newer(shown, news), ...news.filter((each) => !known.has(each.queue))];
     });
   }
+}
+
+/**
+ * These numbers, or the others' of the same queue where those are newer. Answers and events overtake
+ * each other: a slow answer would undo what an event has shown, and an event that waited for its turn
+ * what an answer has.
+ */
+export function newer(these: Stats[], others: Stats[] = []): Stats[] {
+  const byQueue = new Map(others.map((each) => [each.queue, each]));
+  return these.map((each) => {
+    const other = byQueue.get(each.queue);
+    return other && (other.asOf ?? 0) >= (each.asOf ?? 0) ? other : each;
+  });
 }
 
 function isAbout(subjects: Subject[] | undefined, wanted: Set<Item>): boolean {
