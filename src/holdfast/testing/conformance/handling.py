@@ -284,12 +284,32 @@ class Severed:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.dead = threading.Event()
+        self._dead = False
+        self._calls = 0
+        self._changed = threading.Condition()
+
+    def kill(self) -> None:
+        """Refuse all further calls, and wait for those under way: their writes would arrive later."""
+        with self._changed:
+            self._dead = True
+            assert self._changed.wait_for(lambda: self._calls == 0, 30)
 
     def __getattr__(self, name: str) -> Any:
-        if self.dead.is_set():
-            raise StoreUnavailable("killed")
-        return getattr(self._store, name)
+        method = getattr(self._store, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            with self._changed:
+                if self._dead:
+                    raise StoreUnavailable("killed")
+                self._calls += 1
+            try:
+                return method(*args, **options)
+            finally:
+                with self._changed:
+                    self._calls -= 1
+                    self._changed.notify_all()
+
+        return call
 
 
 @pytest.mark.promise("HANDLER-6")
@@ -313,7 +333,7 @@ def test_the_messages_of_a_worker_that_died_are_done_by_another(
         for _ in range(2):
             assert started.acquire(timeout=30)
         wait_until(lambda: queue.stats().done >= 2)
-        severed.dead.set()
+        severed.kill()
         drain(hf)  # what the victim had not leased
         before = queue.stats()
         clock.advance(30)
