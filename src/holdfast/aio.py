@@ -125,8 +125,8 @@ class AsyncQueue:
     async def fail(self, lease: Lease, error: Any = "failed", *, code: str | None = None) -> None:
         await self._pool.run(self.sync.fail, lease, error, code=code)
 
-    async def release(self, lease: Lease) -> None:
-        await self._pool.run(self.sync.release, lease)
+    async def release(self, lease: Lease, *, delay: float | None = None) -> None:
+        await self._pool.run(self.sync.release, lease, delay=delay)
 
     async def extend(self, lease: Lease, seconds: float | None = None) -> Lease:
         return await self._pool.run(self.sync.extend, lease, seconds)

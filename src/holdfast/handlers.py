@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from random import Random
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
 from holdfast import lifecycle, payload, tracing
+from holdfast.backoff import SECONDS_MAX
 from holdfast.errors import InvalidArgument
+from holdfast.errortext import TRACEBACK_MAX, clean, shortened, traceback_of
 from holdfast.lifecycle import NO_HANDLER_CODE, NO_HANDLER_REASON
 from holdfast.message import ERROR_TEXT_MAX, ErrorInfo, Lease, Message, check_queue_name
-from holdfast.outcome import RESULT_MAX, Fail, Retry
+from holdfast.outcome import RESULT_MAX, Done, Extend, Fail, Release, Retry, cleaned, describe
 from holdfast.policy import Policy, positive
 from holdfast.store import Transition
 
 logger = logging.getLogger("holdfast.worker")
+
+
+MISFIT_CODE = "MISFIT"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -29,6 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
     code: str
     handler: str | None = None
+    traceback: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -38,6 +44,27 @@ class Verdict(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     fatal: bool = False
     delay: float | None = None
+    """Of a retry or a release."""
+    ending: Literal["done", "release", "extend"] = "done"
+    """Where there is no problem: what a handler asked for."""
+    hold: float | None = None
+    """Of an extension: seconds, or None for the message's own time-out."""
+
+    @property
+    def is_done(self) -> bool:
+        return not self.problems and self.ending == "done"
+
+
+class Misfit(InvalidArgument):
+    """The payload does not fit the type that the handler annotates."""
+
+    def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, str]]:
+        return Misfit, (self.field, self.problem)
+
+
+class CannotRun(Exception):
+    """The handler was not called: no process or thread could be started for it. That is not the
+    message's fault."""
 
 
 NO_HANDLER = Verdict(problems=(Problem(NO_HANDLER_REASON, NO_HANDLER_CODE),))
@@ -57,6 +84,8 @@ class Handler:
     ) -> None:
         if not callable(function):
             raise InvalidArgument("handler", f"must be a function, not {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument("handler", f"{function!r} is a generator: its body would not run")
         positive("time_limit", time_limit)
         self.function = function
         self.queue = check_queue_name(queue)
@@ -142,7 +171,18 @@ def _payload_maker(handler: str, hint: Any) -> Callable[[Lease], Any]:
         raise InvalidArgument(
             f"handler {handler}", f"cannot decode a payload into {hint!r}: {error}"
         ) from error
-    return lambda lease: decode(lease.message.body, lease.message.content_type)
+
+    def make(lease: Lease) -> Any:
+        try:
+            return decode(lease.message.body, lease.message.content_type)
+        except Exception as error:  # pydantic's errors have no base in common with msgspec's
+            raise Misfit("payload", f"does not fit {_shown(hint)}: {error}") from None
+
+    return make
+
+
+def _shown(hint: Any) -> str:
+    return "JSON" if hint is Any else getattr(hint, "__name__", str(hint))
 
 
 class Registry:
@@ -200,18 +240,33 @@ def decide(
     """What the verdict on a delivery means for its message; None: it never started."""
     if verdict is None:
         return lifecycle.released(lease, now)
-    if not verdict.problems:
-        return lifecycle.acked(lease, policy, result_of(lease, verdict))
-    errors = [
-        ErrorInfo(
-            p.message[:ERROR_TEXT_MAX], p.code, now, lease.message.attempts, lease.owner, p.handler
-        )
-        for p in verdict.problems
-    ]
-    if verdict.fatal:
-        return lifecycle.failed(lease, errors, now, handled=verdict.results)
     delay, handled = verdict.delay, verdict.results
-    return lifecycle.nacked(lease, errors, policy, now, rng, delay=delay, handled=handled)
+    if verdict.problems:
+        errors = [_error(problem, lease, policy, now) for problem in verdict.problems]
+        misfit = policy.on_misfit != "retry" and any(e.code == MISFIT_CODE for e in errors)
+        if verdict.fatal or misfit:
+            return lifecycle.failed(lease, errors, now, handled=handled)
+        return lifecycle.nacked(lease, errors, policy, now, rng, delay=delay, handled=handled)
+    if verdict.ending == "release":
+        return lifecycle.released(lease, now, delay=delay, handled=handled)
+    if verdict.ending == "extend":
+        return lifecycle.extended(lease, policy, now, verdict.hold)
+    return lifecycle.acked(lease, policy, result_of(lease, verdict))
+
+
+def _error(problem: Problem, lease: Lease, policy: Policy, now: int) -> ErrorInfo:
+    where = problem.traceback and shortened(problem.traceback, policy.traceback_max or 0)
+    return cleaned(
+        ErrorInfo(
+            problem.message,
+            problem.code,
+            now,
+            lease.message.attempts,
+            lease.owner,
+            problem.handler,
+            where or None,
+        )
+    )
 
 
 def result_of(lease: Lease, verdict: Verdict) -> bytes | None:
@@ -224,8 +279,8 @@ def result_of(lease: Lease, verdict: Verdict) -> bytes | None:
     result = told if len(results) > 1 else next(iter(told.values()))
     try:
         return payload.encode(result, payload.JSON, RESULT_MAX)[0]
-    except InvalidArgument as error:
-        logger.warning("%s: its results are not kept: %s", lease.message.id, error)
+    except Exception as error:
+        logger.warning("%s: its results are not kept: %s", lease.message.id, clean(error, 500))
         return None
 
 
@@ -235,31 +290,38 @@ def run(handlers: Sequence[Handler], lease: Lease) -> Verdict:
 
 
 async def run_async(handlers: Sequence[Handler], lease: Lease) -> Verdict:
-    """The same on an event loop; plain functions go to a thread."""
+    """The same on an event loop; plain functions go to a thread.
+
+    Raises CannotRun where no thread can be started.
+    """
     import asyncio  # here: it costs a third of `import holdfast`
 
     outcomes: list[Attempt] = []
     for handler in handlers:
         if handler.is_async:
             outcomes.append(await attempt_async(handler, lease))
-        else:
+            continue
+        try:
             outcomes.append(await asyncio.to_thread(attempt, handler, lease))
+        except RuntimeError as error:  # what the handler raises is in the attempt
+            raise CannotRun(f"no thread for a handler: {error}") from error
     return verdict_of(outcomes)
 
 
 Attempt = tuple[Handler, Any, BaseException | None]
+_OUTCOMES = (Done, Retry, Fail, Release, Extend)
 
 
 def attempt(handler: Handler, lease: Lease) -> Attempt:
     try:
         result = handler.call(lease)
-        if handler.is_async:
+        if result is not None and inspect.isawaitable(result):
             import asyncio
 
-            result = asyncio.run(result)
-        return handler, result, None
+            result = asyncio.run(_awaited(result))
+        return _attempted(handler, result)
     except BaseException as error:
-        return handler, None, error
+        return _raised(handler, error)
 
 
 async def attempt_async(handler: Handler, lease: Lease) -> Attempt:
@@ -267,14 +329,40 @@ async def attempt_async(handler: Handler, lease: Lease) -> Attempt:
 
     try:
         async with asyncio.timeout(handler.time_limit):
-            return handler, await handler.call(lease), None
-    except asyncio.CancelledError:
-        raise  # the worker stops: this delivery stays open and becomes overdue
+            return _attempted(handler, await handler.call(lease))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the worker stops: this delivery stays open and becomes overdue
+        return _raised(handler, error)
     except TimeoutError as error:
         late = TimeLimitExceeded(f"ran longer than {handler.time_limit} s")
-        return handler, None, error if handler.time_limit is None else late
+        return _raised(handler, error if handler.time_limit is None else late)
     except BaseException as error:
-        return handler, None, error
+        return _raised(handler, error)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _attempted(handler: Handler, result: Any) -> Attempt:
+    """An outcome counts the same whether it is returned or raised."""
+    if result is None:
+        return handler, None, None
+    if isinstance(result, type) and issubclass(result, _OUTCOMES):
+        result = result()  # as `raise` would
+    if isinstance(result, _OUTCOMES):
+        return _raised(handler, result)
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        raise TypeError(f"the handler returned {type(result).__name__}, which nobody runs")
+    return handler, result, None
+
+
+def _raised(handler: Handler, error: BaseException) -> Attempt:
+    if isinstance(error, Done):
+        return handler, error.result, None
+    return handler, None, error
 
 
 class TimeLimitExceeded(Exception):
@@ -282,37 +370,77 @@ class TimeLimitExceeded(Exception):
 
 
 def verdict_of(attempts: list[Attempt]) -> Verdict:
+    """One problem makes the message wait or fail; a handler that only releases or extends comes
+    second to that."""
     results: dict[str, Any] = {}
     problems: list[Problem] = []
+    given_back: list[Release] = []
+    extended: list[Extend] = []
     fatal = False
-    delay: float | None = None
+    delays: list[float] = []
     for handler, result, error in attempts:
         if error is None:
             results[handler.name] = None if result is None else _plain(handler, result)
-            continue
-        problems.append(problem(error, handler.name))
-        fatal = fatal or isinstance(error, Fail)
-        if isinstance(error, Retry) and error.delay is not None:
-            delay = max(delay or 0.0, error.delay)
-    return Verdict(results, tuple(problems), fatal, delay)
+        elif isinstance(error, Release):
+            given_back.append(error)
+        elif isinstance(error, Extend):
+            extended.append(error)
+        else:
+            problems.append(problem(error, handler.name))
+            fatal = fatal or isinstance(error, Fail)
+            if isinstance(error, Retry):
+                delays += _delay_of(error)
+    if problems:
+        return Verdict(results, tuple(problems), fatal, max(delays, default=None))
+    if given_back:
+        delay = max((d for one in given_back for d in _delay_of(one)), default=None)
+        return Verdict(results, delay=delay, ending="release")
+    if extended:
+        return Verdict(results, ending="extend", hold=extended[0].seconds)
+    return Verdict(results)
+
+
+def _delay_of(outcome: Retry | Release) -> list[float]:
+    """Checked again: a handler may have changed it."""
+    delay: Any = outcome.delay
+    if isinstance(delay, int | float) and math.isfinite(delay) and 0 <= delay <= SECONDS_MAX:
+        return [float(delay)]
+    return []
 
 
 def problem(error: BaseException, handler: str | None) -> Problem:
-    cause = error.error if isinstance(error, Retry | Fail) else error
-    tracing.record(cause if isinstance(cause, BaseException) else error)
-    if isinstance(error, Retry | Fail):
-        inner = error.error
-        if isinstance(inner, BaseException):
-            return Problem(str(inner), error.code or type(inner).__name__, handler)
-        return Problem(str(inner), error.code or type(error).__name__.upper(), handler)
-    logger.debug("handler %s: %s", handler, "".join(traceback.format_exception(error)))
-    return Problem(str(error) or type(error).__name__, type(error).__name__, handler)
+    """What an exception says, as what is kept. Never raises, whatever the exception does."""
+    cause = _cause_of(error)
+    if cause is not None:
+        tracing.record(cause)
+    where = cause and traceback_of(cause, TRACEBACK_MAX, skip=__file__)
+    try:
+        if isinstance(error, Misfit):
+            return Problem(clean(error, ERROR_TEXT_MAX), MISFIT_CODE, handler)
+        if isinstance(error, Retry | Fail):
+            inner, own = error.error, type(error).__name__.upper()
+            if isinstance(inner, BaseException):
+                own = type(inner).__name__
+            return Problem(clean(inner, ERROR_TEXT_MAX), error.code or own, handler, where)
+        text, code = describe(error)
+        return Problem(text, code, handler, where)
+    except BaseException:
+        return Problem("an exception that cannot be read", "UnreadableError", handler, where)
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """The exception to show: a Retry or Fail is an answer, and what it carries is the error."""
+    if isinstance(error, Misfit):
+        return None
+    if not isinstance(error, Retry | Fail):
+        return error
+    return error.error if isinstance(error.error, BaseException) else error.__cause__
 
 
 def _plain(handler: Handler, result: Any) -> Any:
     """A result as the log will show it; one that is no JSON value is not worth a retry."""
     try:
         return payload.decode(*payload.encode(result, payload.JSON, RESULT_MAX))
-    except InvalidArgument as error:
-        logger.warning("handler %s: its result is not kept: %s", handler.name, error)
+    except Exception as error:
+        logger.warning("handler %s: its result is not kept: %s", handler.name, clean(error, 500))
         return None

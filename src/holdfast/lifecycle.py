@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 
+from holdfast.errortext import TRACEBACK_MAX
 from holdfast.message import (
     ERRORS_MAX,
     ErrorInfo,
@@ -98,9 +99,17 @@ def failed(
     return _dead(Verb.FAIL, lease, history, now, FAILED_REASON)
 
 
-def released(lease: Lease, now: int) -> Transition:
-    """Given back untouched: this delivery does not count."""
-    return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)
+def released(
+    lease: Lease,
+    now: int,
+    *,
+    delay: float | None = None,
+    handled: dict[str, object] | None = None,
+) -> Transition:
+    """Given back, for `delay` seconds or at once: this delivery does not count."""
+    history = _with_errors(lease.message.history, [], handled) if handled else None
+    available_at = now + ms(delay or 0.0)
+    return _back(Verb.RELEASE, lease, available_at, lease.message.attempts - 1, history)
 
 
 def parked(lease: Lease, available_at: int) -> Transition:
@@ -328,8 +337,18 @@ def _dead(verb: Verb, lease: Lease, history: History, now: int, reason: str) -> 
 def _with_errors(
     history: History, errors: Sequence[ErrorInfo], handled: dict[str, object] | None
 ) -> History:
+    kept = (*history.errors, *errors)[-ERRORS_MAX:]
     return msgspec.structs.replace(
         history,
-        errors=(*history.errors, *errors)[-ERRORS_MAX:],
+        errors=_without_old_tracebacks(kept),
         handled={**history.handled, **(handled or {})},
     )
+
+
+def _without_old_tracebacks(errors: tuple[ErrorInfo, ...]) -> tuple[ErrorInfo, ...]:
+    """A message is written again at each retry: all its tracebacks together stay bounded."""
+    room, kept = TRACEBACK_MAX, list[ErrorInfo]()
+    for error in reversed(errors):
+        room -= len(error.traceback or "")
+        kept.append(error if room >= 0 else msgspec.structs.replace(error, traceback=None))
+    return tuple(reversed(kept))

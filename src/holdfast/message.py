@@ -37,6 +37,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int
     consumer: str | None = None
     handler: str | None = None
+    traceback: str | None = None
+    """Where a handler raised it, as far as the policy's `traceback_max` lets it be kept."""
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True):

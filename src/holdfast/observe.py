@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from threading import current_thread, main_thread
 from typing import Any, ParamSpec, Protocol, cast
 
 from holdfast.message import Lease, Message
@@ -60,10 +61,14 @@ class Safe:
     def _try(self, call: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
         try:
             call(*args, **options)
-        except Exception:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+                raise  # Ctrl-C
             if not self._failed:
                 self._failed = True
-                logger.exception("%r failed; its further failures are not told", self.observer)
+                logger.exception(
+                    "%s failed; its further failures are not logged", type(self.observer)
+                )
 
 
 def observed(store: Store, observer: Observer) -> Store:

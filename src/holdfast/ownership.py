@@ -60,7 +60,7 @@ logger = logging.getLogger("holdfast.ownership")
 class Delivery:
     """One leased message on its way through a consumer."""
 
-    __slots__ = ("back", "deadline", "lease", "part", "returns", "until", "verdict")
+    __slots__ = ("back", "deadline", "lease", "part", "refused", "returns", "until", "verdict")
 
     def __init__(self, lease: Lease, part: Part | None = None) -> None:
         self.lease = lease
@@ -75,6 +75,8 @@ class Delivery:
         """When what holds its key comes again, if that is in another partition."""
         self.returns = False
         """It failed, and holds its key until it is back in line, or dead."""
+        self.refused = 0
+        """How often the store did not take what came of it."""
 
 
 class Blocker(msgspec.Struct, frozen=True):
@@ -781,8 +783,8 @@ class Consumer:
     def fail(self, lease: Lease, error: Any = "failed", *, code: str | None = None) -> None:
         self._settle(lease, Fail(error, code=code))
 
-    def release(self, lease: Lease) -> None:
-        self._settle(lease, Release())
+    def release(self, lease: Lease, *, delay: float | None = None) -> None:
+        self._settle(lease, Release(delay=delay))
 
     def settle(self, lease: Lease, outcome: Done | Retry | Fail | Release) -> None:
         """Any of these, as a value."""
@@ -863,8 +865,9 @@ class Consumer:
                 raise lost
             if delivery.verdict is None:
                 delivery.verdict = outcome
-                failed = isinstance(outcome, Retry | Fail)
-                started = not isinstance(outcome, Release)
+                waits = isinstance(outcome, Release) and bool(outcome.delay)
+                failed = waits or isinstance(outcome, Retry | Fail)
+                started = waits or not isinstance(outcome, Release)
                 work = self._owner.finished(delivery, failed=failed, started=started)
                 self._ready.extend(work.start)
                 self._back.extend(work.back)

@@ -9,9 +9,11 @@ import msgspec
 
 from holdfast.backoff import SECONDS_MAX, Backoff
 from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.errortext import TRACEBACK_MAX
 
 Exhausted = Literal["dead", "complete"]
 OnFailure = Literal["block", "skip"]
+OnMisfit = Literal["dead", "retry"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: OnFailure | None = None
     """In an ordered queue, while a failed message waits for its next attempt: "block" holds back
     what follows of its key, "skip" lets it pass. Default "block"."""
+    on_misfit: OnMisfit | None = None
+    """A payload that does not fit the type its handler annotates: "dead" at once, or "retry" like
+    any other error. Default "dead"."""
+    traceback_max: int | None = None
+    """Characters of a traceback kept with each error of a handler; 0 keeps none. Default 16384."""
 
     def __post_init__(self) -> None:
         positive("ack_timeout", self.ack_timeout)
@@ -55,6 +62,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(
                 "on_failure", f'must be "block" or "skip", not {self.on_failure!r}'
             )
+        if self.on_misfit not in (None, "dead", "retry"):
+            raise InvalidArgument("on_misfit", f'must be "dead" or "retry", not {self.on_misfit!r}')
+        whole("traceback_max", self.traceback_max, low=0, high=TRACEBACK_MAX)
         seconds("retention", self.retention)
         whole("retention_count", self.retention_count, low=0)
         whole("payload_max", self.payload_max, low=1)
@@ -132,4 +142,6 @@ DEFAULTS = Policy(
     retention_count=0,
     payload_max=1024 * 1024,
     on_failure="block",
+    on_misfit="dead",
+    traceback_max=16 * 1024,
 )

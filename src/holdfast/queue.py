@@ -300,9 +300,9 @@ class Queue:
         """It will never work: to the dead letters at once."""
         self._settle_one(lease, Fail(error, code=code))
 
-    def release(self, lease: Lease) -> None:
-        """Give it back at once; this delivery does not count."""
-        self._settle_one(lease, Release())
+    def release(self, lease: Lease, *, delay: float | None = None) -> None:
+        """Give it back, at once or after `delay` seconds; this delivery does not count."""
+        self._settle_one(lease, Release(delay=delay))
 
     def extend(self, lease: Lease, seconds: float | None = None) -> Lease:
         """Hold it for `seconds` from now, or for its own time-out. Returns the longer lease."""
@@ -474,15 +474,16 @@ def decide(
 ) -> Transition:
     """What an outcome means for a lease, by the rules."""
     match outcome:
-        case Done(result):
+        case Done(result=result):
             return lifecycle.acked(lease, policy, None if result is None else encode_result(result))
         case Retry():
-            errors = [error_info(outcome, lease, now)]
+            errors = [error_info(outcome, lease, now, traceback_max=policy.traceback_max or 0)]
             return lifecycle.nacked(lease, errors, policy, now, rng, delay=outcome.delay)
         case Fail():
-            return lifecycle.failed(lease, [error_info(outcome, lease, now)], now)
+            errors = [error_info(outcome, lease, now, traceback_max=policy.traceback_max or 0)]
+            return lifecycle.failed(lease, errors, now)
         case Release():
-            return lifecycle.released(lease, now)
+            return lifecycle.released(lease, now, delay=outcome.delay)
         case Extend(seconds=length):
             return lifecycle.extended(lease, policy, now, length)
 

@@ -7,6 +7,7 @@ a dict.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,8 @@ from holdfast.message import Lease, Message
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
+
+logger = logging.getLogger("holdfast.tracing")
 
 TRACEPARENT = "traceparent"
 SYSTEM = "holdfast"
@@ -136,23 +139,43 @@ def handling(lease: Lease) -> Handling:
 
 
 class _Spanned(Handling):
+    """What the program's exporters and processors raise is logged, and changes nothing else."""
+
     def __init__(self, lease: Lease) -> None:
-        self._opened = _open(lease)
+        self._lease = lease
+        self._opened: AbstractContextManager[Span] | None = None
+        self._span: Span | None = None
 
     def __enter__(self) -> Handling:
-        self._span = self._opened.__enter__()
+        with _harmless():
+            opened = _open(self._lease)
+            self._span = opened.__enter__()
+            self._opened = opened
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._opened.__exit__(*raised)
+        if self._opened is not None:
+            with _harmless():
+                self._opened.__exit__(*raised)
 
     def failed(self, code: str, message: str, *, recorded: bool) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        if not recorded:
-            told = {"exception.type": code, "exception.message": message}
-            self._span.add_event("exception", told)
-        self._span.set_status(Status(StatusCode.ERROR, f"{code}: {message}"))
+        with _harmless():
+            if self._span is None:
+                return
+            if not recorded:
+                told = {"exception.type": code, "exception.message": message}
+                self._span.add_event("exception", told)
+            self._span.set_status(Status(StatusCode.ERROR, f"{code}: {message}"))
+
+
+@contextmanager
+def _harmless() -> Generator[None]:
+    try:
+        yield
+    except Exception:
+        logger.exception("tracing failed")
 
 
 def _open(lease: Lease) -> AbstractContextManager[Span]:
@@ -180,7 +203,8 @@ def record(error: BaseException) -> None:
     if is_loaded():
         from opentelemetry.trace import get_current_span
 
-        get_current_span().record_exception(error)
+        with _harmless():
+            get_current_span().record_exception(error)
 
 
 def is_loaded() -> bool:

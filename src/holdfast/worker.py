@@ -20,12 +20,32 @@ import msgspec
 
 from holdfast import lifecycle, tracing
 from holdfast.clock import Clock
-from holdfast.errors import InvalidArgument, QueueNotFound, StoreError
-from holdfast.handlers import Handler, Registry, Verdict, decide, run, run_async
-from holdfast.message import Lease, is_dlq
+from holdfast.errors import (
+    InvalidArgument,
+    QueueNotFound,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from holdfast.errortext import clean
+from holdfast.handlers import (
+    CannotRun,
+    Handler,
+    Problem,
+    Registry,
+    Verdict,
+    decide,
+    problem,
+    run,
+    run_async,
+)
+from holdfast.message import ERROR_TEXT_MAX, Lease, is_dlq
 from holdfast.ownership import POLL_S, Delivery, Owner, Work
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
-from holdfast.process import Child, check_picklable, time_for
+from holdfast.process import Child, check_not_importing, check_picklable, time_for
 from holdfast.queue import Context, Queue
 from holdfast.settings import Settings
 from holdfast.store import QueueSpec, Settled, Target, Transition, Verb
@@ -41,12 +61,17 @@ LINGER_S = 0.002
 """How long a lone ack waits for company while other handlers run."""
 RECONNECT_S = (0.1, 5.0)
 IDLE_S = 1.0
-RENEW_TICK_S = 0.25
+RENEW_TICK_S = (0.01, 0.25)
+RENEW_MIN_MS = 1000
+"""A lease is renewed for at least so long: one of a millisecond would keep the renewer busy."""
 SIGNAL_S = 0.25
 """A signal that another thread received is handled when the main thread wakes up."""
 LOOP_END_S = 5.0
 SWEEP_END_S = 5.0
 """For a sweep that is under way: the store is closed after it, and its lock is given back."""
+
+NO_EXTEND = "Extend: messages of an ordered queue are finished by the worker that holds them"
+STORE_REFUSED = "what came of it could not be stored"
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -107,9 +132,12 @@ class Worker:
         self._trouble: dict[str, str] = {}
         self._nudge = threading.Event()  # partitions need care before their time
         self._loop = _Loop(concurrency)
+        self._unable = 0  # handler threads without a process
 
     def run(self) -> bool:
         """Work until stopped. True when everything that ran was finished and settled."""
+        if self._in_processes:
+            check_not_importing()
         for queue in self._queues:
             if queue.spec.ordered:  # a queue that is not there is an error at the start
                 self._owner(queue)
@@ -172,8 +200,9 @@ class Worker:
         pace = _Pace(self._at.clock)
         while not self._stop.is_set():
             ahead = pace.ahead(self._settled)
-            room = self._concurrency + ahead - len(self._flying)
-            if room < max(1, ahead // 2) and not self._owners:
+            room = self._concurrency - self._unable + ahead - len(self._flying)
+            is_full = room < max(1, ahead // 2) and not self._owners
+            if is_full or self._nobody_is_able():
                 self._has_room.wait(IDLE_S)
                 self._has_room.clear()
                 continue
@@ -314,11 +343,47 @@ class Worker:
     def _handle_loop(self) -> None:
         child = Child(self._registry.all()) if self._in_processes else None
         while (item := self._take()) is not None:
-            if item.part is None or self._may_start(item):
-                item.verdict = self._handle(item.lease, child)
+            unable: CannotRun | None = None
+            try:
+                if item.part is None or self._may_start(item):
+                    item.verdict = self._handle(item.lease, child)
+            except CannotRun as error:
+                unable = error
+            except BaseException as error:  # this thread stays, whatever is thrown into it
+                item.verdict = _unhandled(item, error)
             self._finish(item)
+            if unable is not None and child is not None:
+                self._wait_until_able(child, unable)
         if child is not None:
             child.kill()
+
+    def _wait_until_able(self, child: Child, why: CannotRun) -> None:
+        """Take no message before a handler can be run again."""
+        patience = _Patience(self._trouble, "starting handlers", self._stop)
+        with self._handing_out:
+            self._unable += 1
+        if self._nobody_is_able():
+            self._put_back()
+        while not self._stop.is_set():
+            patience.wait(why)
+            try:
+                child.start()
+                patience.reward()
+                break
+            except CannotRun as error:
+                why = error
+        with self._handing_out:
+            self._unable -= 1
+        self._has_room.set()
+
+    def _nobody_is_able(self) -> bool:
+        return self._unable >= self._concurrency
+
+    def _put_back(self) -> None:
+        """What nobody here can start another worker may take."""
+        while self._buffer:
+            with suppress(IndexError):
+                self._finish(self._buffer.popleft())
 
     def _take(self) -> Delivery | None:
         while True:
@@ -349,18 +414,32 @@ class Worker:
         return verdict
 
     async def _handle_async(self, item: Delivery) -> None:
-        handlers = self._registry.due(item.lease.message)
-        if item.part is not None and not self._may_start(item):
-            pass
-        elif handlers:
-            begun = self._at.clock.monotonic()
-            with tracing.handling(item.lease) as span:
-                item.verdict = verdict = await run_async(handlers, item.lease)
-                _say(span, verdict, recorded=True)
-            self._handled(item.lease, begun, verdict)
-        else:
-            item.verdict = self._registry.nothing_due(item.lease.message)
+        try:
+            await self._await(item)
+        except CannotRun as error:
+            self._trouble["starting handlers"] = str(error)
+            logger.warning("%s: %s", item.lease.message.id, error)
+            item.verdict = Verdict(ending="release", delay=RECONNECT_S[1])
+        except BaseException as error:
+            if self._loop.is_ending:
+                raise  # this delivery stays open and becomes overdue
+            item.verdict = _unhandled(item, error)
         self._finish(item)
+
+    async def _await(self, item: Delivery) -> None:
+        if item.part is not None and not self._may_start(item):
+            return
+        handlers = self._registry.due(item.lease.message)
+        if not handlers:
+            item.verdict = self._registry.nothing_due(item.lease.message)
+            return
+        begun = self._at.clock.monotonic()
+        with tracing.handling(item.lease) as span:
+            verdict = await run_async(handlers, item.lease)
+            _say(span, verdict, recorded=True)
+        item.verdict = verdict
+        self._handled(item.lease, begun, verdict)
+        self._trouble.pop("starting handlers", None)
 
     def _handled(self, lease: Lease, begun: float, verdict: Verdict) -> None:
         for observer in self._at.observers:
@@ -369,9 +448,12 @@ class Worker:
 
     def _finish(self, item: Delivery) -> None:
         work: Work | None = None
+        if item.part is not None and item.verdict is not None and item.verdict.ending == "extend":
+            item.verdict = Verdict(problems=(Problem(NO_EXTEND, "ExtendInOrder"),))
         if item.part is not None:  # first: whoever settles it must know whether it holds its key
-            started = item.verdict is not None
-            failed = started and bool(item.verdict.problems)
+            verdict: Verdict | None = item.verdict
+            started = verdict is not None
+            failed = verdict is not None and not verdict.is_done
             owner = self._owners[item.lease.message.queue]
             work = owner.finished(item, failed=failed, started=started)
         self._finished.append(item)
@@ -390,7 +472,7 @@ class Worker:
             last = self._quit.is_set() and not self._finished
             try:
                 while group:
-                    self._settle(group[:GROUP])
+                    self._settle_each(group[:GROUP])
                     del group[:GROUP]
                 patience.reward()
             except Exception as error:
@@ -415,26 +497,55 @@ class Worker:
         self._has_room.set()
         return taken
 
+    def _settle_each(self, group: list[Delivery]) -> None:
+        """A group that the store refuses, though it answers, has a bad item: the others are settled
+        without it, and it is a dead letter."""
+        try:
+            return self._settle(group)
+        except StoreError as error:
+            if isinstance(error, _STORE_IS_AT_FAULT):
+                raise
+            refused: Exception = error
+        except Exception as error:
+            refused = error
+        if len(group) > 1:
+            middle = len(group) // 2
+            self._settle_each(group[:middle])
+            return self._settle_each(group[middle:])
+        item = group[0]
+        item.refused += 1
+        if item.refused == 2:  # not a passing fault
+            text = f"{STORE_REFUSED}: {clean(refused, ERROR_TEXT_MAX)}"
+            item.verdict = Verdict(problems=(Problem(text, "OutcomeRefused"),), fatal=True)
+        if item.refused <= 3:
+            return self._settle_each(group)
+        what = f"{item.lease.message.queue} {item.lease.message.id}"
+        logger.error("%s: %s; its lease runs out", what, STORE_REFUSED, exc_info=refused)
+        self._settled_all([item], {})
+        return None
+
     def _settle(self, group: list[Delivery]) -> None:
         now = self._at.clock.now()
         policies = {queue.name: self._policy(queue) for queue in self._queues}
         ours = [item for item in group if self._holds(item, now)] if self._owners else group
         moves = [self._move(item, policies[item.lease.message.queue], now) for item in ours]
         answers = self._at.store.settle(moves, now)
-        if self._owners:
-            told = dict(zip(map(id, ours), answers, strict=True))
-            for item in group:
-                if item.part is not None:
-                    owner = self._owners[item.lease.message.queue]
-                    self._go_on(owner.settled(item, told.get(id(item))))
-        with self._handing_out:
-            self._unsettled -= len(group)
-        self._settled += len(group)
-        self._has_room.set()
+        self._settled_all(group, dict(zip(map(id, ours), answers, strict=True)))
         everything = logger.isEnabledFor(logging.DEBUG)
         for item, move, answer in zip(ours, moves, answers, strict=True):
             if everything or answer is Settled.STALE or move.verb is not Verb.ACK:
                 _tell(item, move, answer, now)
+
+    def _settled_all(self, group: list[Delivery], answers: dict[int, Settled]) -> None:
+        if self._owners:
+            for item in group:
+                if item.part is not None:
+                    owner = self._owners[item.lease.message.queue]
+                    self._go_on(owner.settled(item, answers.get(id(item))))
+        with self._handing_out:
+            self._unsettled -= len(group)
+        self._settled += len(group)
+        self._has_room.set()
 
     def _holds(self, item: Delivery, now: int) -> bool:
         """Of a partition that has been lost nothing may be settled: its new owner has it all."""
@@ -466,11 +577,11 @@ class Worker:
 
     def _renew_loop(self) -> None:
         """Needs nothing of the handlers: one that blocks, or hogs the interpreter, stays leased."""
-        tick = RENEW_TICK_S
+        tick = RENEW_TICK_S[1]
         while not self._quit.wait(tick):
             items = list(self._flying.copy().values())
-            times = [item.lease.deadline - item.lease.leased_at for item in items]
-            tick = min([RENEW_TICK_S, *(time / 5000 for time in times)])
+            shortest = min((_length_ms(item.lease) for item in items), default=0)
+            tick = max(RENEW_TICK_S[0], min(RENEW_TICK_S[1], shortest / 5000))
             try:
                 self._renew(items)
             except Exception as error:
@@ -478,11 +589,11 @@ class Worker:
 
     def _renew(self, items: list[Delivery]) -> None:
         now = self._at.clock.now()
-        due = [item for item in items if now >= item.deadline - _length_ms(item.lease) * 2 // 3]
+        due = [item for item in items if now >= item.deadline - _renewal_ms(item) * 2 // 3]
         for start in range(0, len(due), GROUP):
             part = due[start : start + GROUP]
             moves = [
-                lifecycle.extended(item.lease, DEFAULTS, now, _length_ms(item.lease) / 1000)
+                lifecycle.extended(item.lease, DEFAULTS, now, _renewal_ms(item) / 1000)
                 for item in part
             ]
             answers = self._at.store.settle(moves, now)
@@ -541,7 +652,8 @@ class _Patience:
 
     def wait(self, error: Exception) -> None:
         self._trouble[self._doing] = str(error)
-        unknown = None if isinstance(error, StoreError) else error  # with where it came from
+        known = isinstance(error, StoreError | CannotRun)
+        unknown = None if known else error  # with where it came from
         text = "%s failed, again in %.1f s: %s"
         logger.warning(text, self._doing, self._pause, error, exc_info=unknown)
         self._quit.wait(self._pause)
@@ -564,17 +676,26 @@ class _Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[Delivery, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_ending = False
 
     def start(self, handle: _Handle, items: list[Delivery]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._room = asyncio.Semaphore(self._concurrency)
             self._thread = threading.Thread(
-                target=self._loop.run_forever, name="holdfast-loop", daemon=True
+                target=self._run_loop, args=(self._loop,), name="holdfast-loop", daemon=True
             )
             self._thread.start()
         self._waiting.update(dict.fromkeys(items))
         self._loop.call_soon_threadsafe(self._spawn, self._loop, handle, items)
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until the worker ends it: a handler may stop it, or leave a task that calls sys.exit."""
+        while not self.is_ending:
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                logger.error("the event loop of handlers was left by %r, and goes on", type(error))
 
     def _spawn(
         self, loop: asyncio.AbstractEventLoop, handle: _Handle, items: list[Delivery]
@@ -585,9 +706,19 @@ class _Loop:
             task.add_done_callback(self._tasks.discard)
 
     async def _run(self, handle: _Handle, item: Delivery) -> None:
-        async with self._room:
+        while True:
+            try:
+                await self._room.acquire()
+                break
+            except asyncio.CancelledError:
+                if self.is_ending:
+                    raise
+                # A handler cancelled every task it found; this one had not begun.
+        try:
             if self._waiting.pop(item, _GONE) is not _GONE:
                 await handle(item)
+        finally:
+            self._room.release()
 
     def drop_waiting(self) -> list[Delivery]:
         """Those that never started; they will not start any more."""
@@ -604,6 +735,7 @@ class _Loop:
         loop = self._loop
         if loop is None:
             return
+        self.is_ending = True
         loop.call_soon_threadsafe(lambda: loop.create_task(self._end(loop)))
         self._thread.join(LOOP_END_S)
         if not loop.is_running():
@@ -619,6 +751,7 @@ class _Loop:
 
 
 _GONE = object()
+_STORE_IS_AT_FAULT = (StoreUnavailable, StoreReadOnly, StoreFull, StoreCorrupt, SchemaTooNew)
 
 
 def check_handlers(handlers: list[Handler], executor: str, time_limit: float | None) -> None:
@@ -641,15 +774,25 @@ def _length_ms(lease: Lease) -> int:
     return lease.deadline - lease.leased_at
 
 
+def _renewal_ms(item: Delivery) -> int:
+    return max(RENEW_MIN_MS, _length_ms(item.lease))
+
+
+def _unhandled(item: Delivery, error: BaseException) -> Verdict:
+    """What should not have come out of a handler's call: its own message fails, nothing else."""
+    logger.error("%s: its handling failed: %r", item.lease.message.id, type(error))
+    return Verdict(problems=(problem(error, None),))
+
+
 def _say(span: tracing.Handling, verdict: Verdict, *, recorded: bool) -> None:
-    for problem in verdict.problems:
-        span.failed(problem.code, problem.message, recorded=recorded)
+    for told in verdict.problems:
+        span.failed(told.code, told.message, recorded=recorded)
 
 
 def _tell(item: Delivery, move: Transition, answer: Settled, now: int) -> None:
     message, verdict = item.lease.message, item.verdict
     what = f"{message.queue} {message.id} attempt {message.attempts}"
-    said = "; ".join(f"{p.code}: {p.message}" for p in verdict.problems) if verdict else ""
+    said = "; ".join(map(_told, verdict.problems)) if verdict else ""
     if answer is Settled.STALE:
         logger.warning("%s: lease lost, its outcome (%s) is dropped", what, move.verb)
     elif move.verb is Verb.ACK:
@@ -662,3 +805,8 @@ def _tell(item: Delivery, move: Transition, answer: Settled, now: int) -> None:
         logger.error("%s: out of attempts, completed with errors: %s", what, said)
     else:
         logger.warning("%s: again in %.1f s: %s", what, (move.available_at - now) / 1000, said)
+
+
+def _told(problem: Problem) -> str:
+    where = f"\n{problem.traceback}" if problem.traceback else ""
+    return f"{problem.code}: {problem.message}{where}"

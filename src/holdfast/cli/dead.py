@@ -197,7 +197,8 @@ def _facts(message: Message, now: int) -> list[tuple[str, str]]:
 def _error(error: ErrorInfo, now: int) -> list[tuple[str, str]]:
     where = f" in {clean(error.handler)}" if error.handler else ""
     who = f", {clean(error.consumer)}" if error.consumer else ""
-    lines = "\n".join(clean(line) for line in error.message.split("\n"))
+    told = f"{error.message}\n{error.traceback}" if error.traceback else error.message
+    lines = "\n".join(clean(line) for line in told.rstrip("\n").split("\n"))
     return [
         (
             f"attempt {error.attempt}",

@@ -97,10 +97,11 @@ def fail(app: App, lease: tuple[str, ...], error: str, code: str | None) -> None
 
 @click.command("release", cls=Command)
 @_lease_arguments
+@click.option("--delay", type=SECONDS, help="Until it comes again. Default: at once.")
 @pass_app
-def release(app: App, lease: tuple[str, ...]) -> None:
-    """Give it back at once; this delivery does not count."""
-    _settle(app, _refs(lease), Release(), "released")
+def release(app: App, lease: tuple[str, ...], delay: float | None) -> None:
+    """Give it back; this delivery does not count."""
+    _settle(app, _refs(lease), Release(delay=delay), "released")
 
 
 @click.command("extend", cls=Command)

@@ -66,6 +66,8 @@ def queue() -> None:
     help="One consumer at a time for each partition, in order. Set at creation.",
 )
 @click.option("--on-failure", metavar="HOW", help="Ordered: block its key, or skip. Default block.")
+@click.option("--on-misfit", metavar="HOW", help="Payload of another type: dead or retry.")
+@click.option("--traceback-max", type=int, help="Characters of a traceback; 0 none. Default 16384.")
 @pass_app
 def create(
     app: App, name: str, partitions: int | None, ordered: bool | None, **options: Any

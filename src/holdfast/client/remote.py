@@ -368,8 +368,8 @@ class RemoteConsumer:
     def fail(self, lease: Lease, error: Any = "failed", *, code: str | None = None) -> None:
         self.settle(lease, Fail(error, code=code))
 
-    def release(self, lease: Lease) -> None:
-        self.settle(lease, Release())
+    def release(self, lease: Lease, *, delay: float | None = None) -> None:
+        self.settle(lease, Release(delay=delay))
 
     def settle(self, lease: Lease, outcome: Done | Retry | Fail | Release) -> None:
         try:
@@ -498,7 +498,7 @@ _VERBS: dict[str, tuple[str, Any]] = {
 
 def _outcome_fields(outcome: Outcome) -> dict[str, Any]:
     match outcome:
-        case Done(result):
+        case Done(result=result):
             encoded = UNSET if result is None else Raw(encode_result(result))
             return {"outcome": "done", "result": encoded}
         case Retry():
@@ -506,7 +506,7 @@ def _outcome_fields(outcome: Outcome) -> dict[str, Any]:
         case Fail():
             return {"outcome": "fail", "error": _error(outcome)}
         case Release():
-            return {"outcome": "release"}
+            return {"outcome": "release", "delay": outcome.delay}
         case Extend(seconds=length):
             return {"outcome": "extend", "seconds": length}
 

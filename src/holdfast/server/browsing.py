@@ -128,7 +128,12 @@ def _moments(message: Message, lease: Lease | None, done: Finished | None) -> It
         yield s.MomentDoc(message.first_leased_at, "first leased", attempt=1)
     for error in message.errors:
         yield s.MomentDoc(
-            error.at, "failed", error.consumer, error.attempt, f"{error.code}: {error.message}"
+            at=error.at,
+            what="failed",
+            consumer=error.consumer,
+            attempt=error.attempt,
+            detail=f"{error.code}: {error.message}",
+            traceback=error.traceback,
         )
     if message.dead_at is not None:
         yield s.MomentDoc(message.dead_at, "dead", detail=message.reason)

@@ -620,7 +620,7 @@ def _outcome(item: s.SettleItem) -> Outcome:
             error = item.error or s.ErrorAsk("failed")
             return Fail(error.message, code=error.code)
         case "release":
-            return Release()
+            return Release(delay=item.delay)
         case "extend":
             return Extend(item.seconds)
 

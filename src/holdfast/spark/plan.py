@@ -132,7 +132,7 @@ def _in_order(
             continue
         (outcome,) = runner.run([lease])
         _fit([outcome], kind)
-        if key is not None and outcome.verdict is not None and outcome.verdict.problems:
+        if key is not None and outcome.verdict is not None and not outcome.verdict.is_done:
             held.keys.add(key)
         yield outcome
 
@@ -162,12 +162,12 @@ def _outcomes(
 
 
 def _is_good(outcome: _Outcome) -> bool:
-    return outcome.verdict is not None and not outcome.verdict.problems
+    return outcome.verdict is not None and outcome.verdict.is_done
 
 
 def _says_something(lease: Lease, verdict: Verdict | None) -> bool:
     """Whether it is more than a plain ack, which needs no words."""
-    if verdict is None or verdict.problems or lease.message.history.handled:
+    if verdict is None or not verdict.is_done or lease.message.history.handled:
         return True
     return any(result is not None for result in verdict.results.values())
 
@@ -235,7 +235,9 @@ class _Runner:
 
 
 def _handled(lease: Lease, verdict: Verdict) -> _Outcome:
-    if verdict.problems:
+    if verdict.ending == "extend":  # a batch ends as a whole: nothing in it can be held for longer
+        verdict = msgspec.structs.replace(verdict, ending="release", hold=None)
+    if not verdict.is_done:
         return _Outcome(verdict)
     message, result = lease.message, result_of(lease, verdict)
     payload = None

@@ -90,6 +90,8 @@ class PolicyDoc(Ask, frozen=True):
     retention_count: Annotated[Whole | None, _says("How many are kept; 0: no limit.")] = None
     payload_max: Annotated[Whole | None, _says("Bytes a payload may have.")] = None
     on_failure: Annotated[str | None, _says("Ordered queues: block or skip.")] = None
+    on_misfit: Annotated[str | None, _says("Payload of another type: dead or retry.")] = None
+    traceback_max: Annotated[Whole | None, _says("Characters of a traceback; 0: none.")] = None
 
     def fields(self) -> dict[str, Any]:
         """As keywords of `Holdfast.queue`: what was given."""
@@ -115,6 +117,7 @@ class ErrorDoc(Doc, frozen=True):
     attempt: int
     consumer: str | None = None
     handler: str | None = None
+    traceback: Annotated[str | None, _says("Where a handler raised it.")] = None
 
 
 class MessageDoc(Doc, frozen=True, kw_only=True):
@@ -506,7 +509,7 @@ class SettleItem(Ask, frozen=True):
     ] = "done"
     result: Annotated[Raw | UnsetType, _says("done: JSON for the log.")] = UNSET
     error: ErrorAsk | None = None
-    delay: Annotated[float | None, _says("retry: seconds, instead of the backoff.")] = None
+    delay: Annotated[float | None, _says("retry, release: seconds until it comes again.")] = None
     seconds: Annotated[float | None, _says("extend: from now; else its own time.")] = None
     owner: Annotated[str | None, _says("Whose error it is.")] = None
 
@@ -556,6 +559,7 @@ class ReleaseAsk(Ask, frozen=True):
     id: Id
     token: Token
     owner: str | None = None
+    delay: Annotated[float | None, _says("Seconds until it comes again.", minimum=0)] = None
 
 
 class ExtendAsk(Ask, frozen=True):
@@ -655,6 +659,7 @@ class MomentDoc(Doc, frozen=True):
     consumer: str | None = None
     attempt: int | None = None
     detail: str | None = None
+    traceback: str | None = None
 
 
 class DetailDoc(Doc, frozen=True):

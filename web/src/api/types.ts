@@ -42,6 +42,8 @@ export interface Policy {
   retention_count?: number;
   payload_max?: number;
   on_failure?: string;
+  on_misfit?: string;
+  traceback_max?: number;
 }
 
 export interface QueueDoc {
@@ -62,6 +64,7 @@ export interface ErrorDoc {
   attempt: number;
   consumer?: string;
   handler?: string;
+  traceback?: string;
 }
 
 export interface Message {
@@ -122,6 +125,7 @@ export interface Moment {
   consumer?: string;
   attempt?: number;
   detail?: string;
+  traceback?: string;
 }
 
 export interface Detail {

@@ -255,6 +255,14 @@ function TimeLine({ moments }: { moments: Moment[] }) {
             </time>
           </div>
           {moment.detail ? <div className="wrap small">{moment.detail}</div> : null}
+          {moment.traceback ? (
+            <details className="small">
+              <summary>Traceback</summary>
+              <pre className="code" tabIndex={0} aria-label="Traceback" role="region">
+                {moment.traceback}
+              </pre>
+            </details>
+          ) : null}
         </li>
       ))}
     </ol>
