@@ -329,7 +329,10 @@ async def attempt_async(handler: Handler, lease: Lease) -> Attempt:
 
     try:
         async with asyncio.timeout(handler.time_limit):
-            return _attempted(handler, await handler.call(lease))
+            result = await handler.call(lease)
+            if result is not None and inspect.isawaitable(result):
+                result = await result
+            return _attempted(handler, result)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
