@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,10 @@ import pytest
 
 import holdfast
 from holdfast import Backoff, Holdfast, InvalidArgument
-from holdfast.testing import dead_letters, finished, wait_until
+from holdfast.testing import dead_letters, finished
 
 MODULE = """
-import asyncio, os, pathlib, time
-
-if __name__ != "__main__" and pathlib.Path(os.environ.get("HANDLERS_BROKEN", "?")).exists():
-    raise MemoryError("not now")
+import asyncio, os, time
 
 def handle(what, message):
     if what == "hang":
@@ -91,61 +86,6 @@ def test_a_handler_that_cannot_travel_is_refused(hf: Holdfast) -> None:
     hf.handler("orders")(lambda payload: None)
     with pytest.raises(InvalidArgument, match="at the top of a module"):
         hf.worker(executor="process")
-
-
-class Calls:
-    """What a worker in a thread does, and its health; stopped and joined at the end."""
-
-    def __init__(self, hf: Holdfast, **options: Any) -> None:
-        self.worker = hf.worker(**options)
-        self._thread = threading.Thread(target=self.worker.run)
-
-    def __enter__(self) -> Calls:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.worker.stop()
-        self._thread.join()
-
-
-@pytest.mark.promise("HANDLER-10")
-def test_a_process_that_cannot_start_costs_no_message_an_attempt(
-    hf: Holdfast, handlers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The module of the handlers cannot be imported there, as without a `__main__` guard."""
-    broken = tmp_path / "broken"
-    broken.touch()
-    monkeypatch.setenv("HANDLERS_BROKEN", str(broken))
-    queue = hf.queue("orders")
-    hf.handler("orders")(handlers.handle)
-    queue.enqueue_many(range(60))
-    with Calls(hf, executor="process", concurrency=2) as calls:
-        wait_until(lambda: not calls.worker.health().ready, 60)
-        assert "a handler process ended while it started" in calls.worker.health().why
-        wait_until(lambda: queue.stats().ready == 60, 60)  # another worker may have them
-        assert {entry.message.attempts for entry in queue.browse()} == {0}
-        broken.unlink()
-        wait_until(lambda: queue.stats().done == 60, 60)
-        wait_until(lambda: calls.worker.health().ready)
-    assert {row.message.attempts for row in finished(hf, "orders")} == {1}
-
-
-@pytest.mark.promise("HANDLER-10")
-def test_a_process_that_is_ended_while_idle_costs_no_attempt(hf: Holdfast, handlers: Any) -> None:
-    queue = hf.queue("orders")
-    hf.handler("orders")(handlers.handle)
-    queue.enqueue("one")
-    with Calls(hf, executor="process", concurrency=1):
-        wait_until(lambda: queue.stats().done == 1, 60)
-        (first,) = finished(hf, "orders")
-        os.kill(pid := first.result["pid"], signal.SIGKILL)
-        wait_until(
-            lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        )
-        queue.enqueue("two")
-        wait_until(lambda: queue.stats().done == 2, 60)
-    assert [row.message.attempts for row in finished(hf, "orders")] == [1, 1]
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
