@@ -353,10 +353,13 @@ def _attempted(handler: Handler, result: Any) -> Attempt:
     """An outcome counts the same whether it is returned or raised."""
     if result is None:
         return handler, None, None
-    if isinstance(result, type) and issubclass(result, _OUTCOMES):
-        result = result()  # as `raise` would
-    if isinstance(result, _OUTCOMES):
-        return _raised(handler, result)
+    outcome: Any = result
+    if (
+        isinstance(outcome, type) and outcome in _OUTCOMES
+    ):  # the class alone, as `raise Retry` allows
+        outcome = outcome()
+    if isinstance(outcome, _OUTCOMES):
+        return _raised(handler, outcome)
     if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
         raise TypeError(f"the handler returned {type(result).__name__}, which nobody runs")
     return handler, result, None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.errortext import clean, name_of, traceback_of
+from holdfast.errortext import TRACEBACK_MAX, clean, name_of, shortened, traceback_of
 from holdfast.message import ERROR_CODE_MAX, ERROR_TEXT_MAX, ErrorInfo, Lease
 from holdfast.policy import positive, seconds
 
@@ -95,13 +95,25 @@ class Extend(_Shown):
 Outcome = Done | Retry | Fail | Release | Extend
 
 
+class Reported(msgspec.Struct, frozen=True):
+    """An error as another process reports it, with the traceback from there."""
+
+    message: str
+    code: str | None = None
+    traceback: str | None = None
+
+
 def error_info(outcome: Retry | Fail, lease: Lease, now: int, *, traceback_max: int) -> ErrorInfo:
     """What is kept of an error that a caller gave: text, an exception or a mapping."""
     error = outcome.error
     if isinstance(error, ErrorInfo):
         return cleaned(error)
     text, code = describe(outcome)
-    where = traceback_of(error, traceback_max) if isinstance(error, BaseException) else None
+    where: str | None = None
+    if isinstance(error, BaseException):
+        where = traceback_of(error, traceback_max)
+    elif isinstance(error, Reported) and error.traceback:
+        where = shortened(clean(error.traceback, TRACEBACK_MAX), traceback_max) or None
     message = lease.message
     return ErrorInfo(text, code, now, message.attempts, lease.owner, traceback=where)
 
@@ -130,6 +142,9 @@ def describe(error: Any) -> tuple[str, str]:
             given: dict[Any, Any] = dict(error)  # pyright: ignore[reportUnknownArgumentType]
             code = clean(given.get("code", "ERROR"), ERROR_CODE_MAX)
             return clean(given.get("message", ""), ERROR_TEXT_MAX), code
+        case Reported():
+            code = clean(error.code or "ERROR", ERROR_CODE_MAX)
+            return clean(error.message, ERROR_TEXT_MAX), code
         case None:
             return "nacked", "ERROR"
         case str():

@@ -85,6 +85,20 @@ def test_show_one(cli, hf: Holdfast, steady) -> None:
     )
 
 
+def test_show_has_the_traceback(cli, hf: Holdfast) -> None:
+    def find_customer() -> None:
+        raise LookupError("no such customer")
+
+    queue = hf.queue("orders", max_attempts=1)
+    hf.handler("orders")(lambda payload: find_customer())
+    queue.enqueue(1)
+    hf.work(until_empty=True)
+    shown = cli.ok("dlq", "show", "orders")
+    assert "no such customer\n" in shown
+    assert "Traceback (most recent call last):\n" in shown
+    assert "in find_customer\n" in shown
+
+
 def test_show_some(cli, orders) -> None:
     text = cli.ok("dlq", "show", "orders.dlq", "--limit", "2")
     assert [line for line in text.splitlines() if line.startswith(ID)] == [f"{ID}1", f"{ID}2"]

@@ -171,6 +171,8 @@ def test_show(cli, hf: Holdfast, steady, monkeypatch: pytest.MonkeyPatch) -> Non
         "  retention-count  no limit  (default)\n"
         "  payload-max  1.0 MB  (default)\n"
         "  on-failure  block  (default)\n"
+        "  on-misfit  dead  (default)\n"
+        "  traceback-max  16384  (default)\n"
         "  backoff-base  250 ms  (this queue)\n"
         "  backoff-factor  2.0  (default)\n"
         "  backoff-max  30 min  (default)\n"
@@ -202,6 +204,8 @@ def test_show_for_programs(cli, hf: Holdfast) -> None:
             "retention_count": 0,
             "payload_max": 1048576,
             "on_failure": "block",
+            "on_misfit": "dead",
+            "traceback_max": 16384,
         },
         "partitions_in_use": [
             {

@@ -234,7 +234,7 @@ def test_async_handlers_and_a_queue_that_completes_what_is_exhausted(
     hf: Holdfast, run: Callable[..., Any]
 ) -> None:
     for name in ("by-worker", "on-spark"):
-        queue = hf.queue(name, exhausted="complete", max_attempts=2)
+        queue = hf.queue(name, exhausted="complete", max_attempts=2, on_misfit="retry")
         hf.handler(name, type="swift")(swift)
         hf.handler(name, type="hangs", time_limit=0.05)(hangs)
         hf.handler(name, type="mixed")(awaited_typed)

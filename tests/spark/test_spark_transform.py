@@ -174,7 +174,7 @@ def test_a_payload_that_does_not_fit_its_type_is_a_verdict(
     assert into(typed, concurrency=2) == [(1, "a")]
     assert done(hf) == {"good": (1, None)}
     assert {name: {code for code, _ in said} for name, said in dead(hf).items()} == {
-        "misfit": {"ValidationError"}
+        "misfit": {"MISFIT"}
     }
 
 

@@ -124,3 +124,23 @@ def test_one_that_runs_is_watched_and_cancelled(world: World, page: Any) -> None
     assert 0 < moved < 50
     expect(shown).to_contain_text(f"{moved} dead letters redriven")
     assert is_same_page(page)
+
+
+def test_a_traceback_is_folded_under_its_error(world: World, page: Any) -> None:
+    def charge() -> None:
+        raise LookupError("no such card")
+
+    queue = world.hf.queue("orders", max_attempts=1)
+    message = queue.enqueue({"order": 1})
+    (lease,) = queue.lease()
+    try:
+        charge()
+    except LookupError as error:
+        queue.fail(lease, error)
+    world.go(page, f"queues/orders/messages/{message.id}")
+    failed = page.get_by_test_id("moment").filter(has_text="LookupError: no such card")
+    trace = failed.get_by_role("region", name="Traceback")
+    expect(trace).to_be_hidden()
+    failed.get_by_text("Traceback", exact=True).click()
+    expect(trace).to_be_visible()
+    expect(trace).to_contain_text("in charge")

@@ -29,6 +29,7 @@ from holdfast.errors import (
     StoreUnavailable,
     did_you_mean,
 )
+from holdfast.errortext import TRACEBACK_MAX, traceback_of
 from holdfast.handlers import Registry
 from holdfast.message import Lease, Message, Outgoing, check_id, check_queue_name, dlq_of
 from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry, describe
@@ -513,7 +514,9 @@ def _outcome_fields(outcome: Outcome) -> dict[str, Any]:
 
 def _error(outcome: Retry | Fail) -> s.ErrorAsk:
     text, code = describe(outcome)
-    return s.ErrorAsk(text, code)
+    error = outcome.error
+    where = traceback_of(error, TRACEBACK_MAX) if isinstance(error, BaseException) else None
+    return s.ErrorAsk(text, code, where)
 
 
 def _outgoing_docs(items: list[Any]) -> tuple[list[Message], list[s.OutgoingDoc]]:

@@ -32,7 +32,7 @@ from holdfast.message import (
     dlq_of,
 )
 from holdfast.observe import unobserved
-from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry
+from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Reported, Retry
 from holdfast.payload import JSON
 from holdfast.queue import Queue, decide, encode_result, text
 from holdfast.redrive import DeadFilter, Edit, RedriveJob
@@ -211,7 +211,7 @@ class Service:
         return s.Nothing()
 
     async def release(self, ask: s.ReleaseAsk) -> s.Nothing:
-        await self._settle_one(ask, "release")
+        await self._settle_one(ask, "release", delay=ask.delay)
         return s.Nothing()
 
     async def extend(self, ask: s.ExtendAsk) -> s.SettledDoc:
@@ -615,14 +615,18 @@ def _outcome(item: s.SettleItem) -> Outcome:
             return Done(_decoded("result", item.result))
         case "retry":
             error = item.error or s.ErrorAsk("nacked")
-            return Retry(error.message, delay=item.delay, code=error.code)
+            return Retry(_reported(error), delay=item.delay, code=error.code)
         case "fail":
             error = item.error or s.ErrorAsk("failed")
-            return Fail(error.message, code=error.code)
+            return Fail(_reported(error), code=error.code)
         case "release":
             return Release(delay=item.delay)
         case "extend":
             return Extend(item.seconds)
+
+
+def _reported(error: s.ErrorAsk) -> Reported:
+    return Reported(error.message, error.code, error.traceback)
 
 
 def _decoded(field: str, raw: Raw | UnsetType) -> Any:

@@ -497,6 +497,7 @@ class LeaseStreamAsk(Ask, frozen=True):
 class ErrorAsk(Ask, frozen=True):
     message: str = ""
     code: str | None = None
+    traceback: Annotated[str | None, _says("Where it was raised; shortened by policy.")] = None
 
 
 class SettleItem(Ask, frozen=True):

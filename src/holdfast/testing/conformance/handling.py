@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Backoff, Fail, Holdfast, InvalidArgument, Lease, Message, Queue, Retry
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Store
-from holdfast.testing import ManualClock, dead_letters, drain, finished, wait_until
+from holdfast.testing import ManualClock, drain, finished, wait_until
 from holdfast.testing.conformance.fixtures import whereabouts
 
 
