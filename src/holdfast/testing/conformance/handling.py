@@ -289,7 +289,7 @@ class Severed:
         self._changed = threading.Condition()
 
     def kill(self) -> None:
-        """Refuse all further calls, and wait for those under way: their writes would arrive later."""
+        """Refuse further calls, and wait for those under way: their writes would arrive later."""
         with self._changed:
             self._dead = True
             assert self._changed.wait_for(lambda: self._calls == 0, 30)
