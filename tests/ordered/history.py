@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,20 +67,23 @@ def runs(notes: Iterable[Note], lives: dict[str, Life], settled: Settled) -> lis
         else:
             ends[of] = note.at
     found: list[Run] = []
-    excused: dict[tuple[str, int], set[int]] = defaultdict(set)
+    seen: set[tuple[str, int, int]] = set()
+    excused: Counter[tuple[str, int]] = Counter()
     for of, start in sorted(begun.items(), key=lambda pair: pair[1].at):
         life = lives[start.name]
         end = ends.get(of, life.killed_at)
         assert end is not None, f"{start}: it never ended, and nobody killed its consumer"
-        late = False
-        for since, until in life.frozen:
+        for since, _ in life.frozen:
             if start.at <= since < end:
                 end = since
-            elif start.at > until and of not in settled:
-                # One for each thread at most, and of a partition the first only.
-                of_freeze = excused[start.name, until]
-                late = len(of_freeze) < CONCURRENCY and start.partition not in of_freeze
-                of_freeze.add(start.partition)
+        late = False
+        if thawed := max((until for _, until in life.frozen if until < start.at), default=None):
+            # One for each thread at most, and in each partition only the first that it starts: what
+            # it starts later it was given later.
+            is_first = (start.name, thawed, start.partition) not in seen
+            late = is_first and of not in settled and excused[start.name, thawed] < CONCURRENCY
+            excused[start.name, thawed] += late
+            seen.add((start.name, thawed, start.partition))
         found.append(Run(start, end, late))
     return found
 
@@ -104,14 +107,16 @@ def check_order(found: list[Run], dead: set[int], step: int, lives: dict[str, Li
     its consumer was ended before it could say so, or lost its partitions while it was frozen."""
     done: dict[str, int] = {}
     last: dict[str, Note] = {}
+    excused: dict[str, set[int]] = defaultdict(set)
     for run in found:
-        if run.late:
-            continue
         start = run.start
+        if run.late:  # or in time, and its consumer was killed before it could say so
+            excused[start.key].add(start.n)
+            continue
         known = done.get(start.key)
         if known is None or start.n > known:
             before = range(int(start.key[1:]) if known is None else known + step, start.n, step)
-            skipped = [n for n in before if n not in dead]
+            skipped = [n for n in before if n not in dead and n not in excused[start.key]]
             assert not skipped, f"{start}: {skipped} of its key were to come first"
             done[start.key] = start.n
         elif start.n < known:
