@@ -98,6 +98,10 @@ CLAIM = load("claim")
 PUBLISH = load("publish")
 DEPTHS = load("depths")
 WAITING = load("waiting")
+READY = load("ready")
+TRIES = 20
+LOOK_CHUNK = 100
+"""Queues that one script looks at: it holds up the server for a millisecond."""
 
 
 def open_url(url: str) -> RedisStore:
@@ -110,6 +114,7 @@ class RedisStore:
         self._db = Connections(where)
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
+        self._lanes: dict[str, str] = {}
         self._looked_at: dict[str, float] = {}
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
@@ -347,6 +352,8 @@ class RedisStore:
         return [*keys, *home.receipts] if receipt else keys
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.others:
+            return self._lease_many(ask, now)
         leases: list[Lease] = []
         while True:
             wanted = min(CHUNK, ask.limit - len(leases))
@@ -356,19 +363,112 @@ class RedisStore:
                 if leases:  # they are leased; whoever asks again meets the error
                     return leases
                 raise
-            status, tokens, blobs, extras = answer
-            again = {
-                int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
-            }
-            names = [token.decode() for token in tokens]
-            found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
-            for n, (token, blob) in enumerate(zip(names, found, strict=True)):
-                if blob is not None:
-                    extra = again.get(n) if again else None
-                    leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
-            self._size(found)
-            if (status != b"more" and len(names) < wanted) or len(leases) >= ask.limit:
+            leases += self._taken(home, answer, ask, now)
+            status, tokens, *_ = answer
+            if (status != b"more" and len(tokens) < wanted) or len(leases) >= ask.limit:
                 return leases
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """A look at all queues, then a script for each of those that have something: one round trip
+        for the look, and one for the scripts. Again if others took all of it in between."""
+        asks = list(ask.each())
+        for _ in range(TRIES):
+            leases, met = self._lease_found(asks, ask, now)
+            if leases or not met:
+                return leases
+        return []
+
+    def _lease_found(
+        self, asks: list[LeaseAsk], ask: LeaseAsk, now: int
+    ) -> tuple[list[Lease], bool]:
+        """Also whether there was anything to take."""
+        found = self._ready([one.queue for one in asks], now)
+        left, chosen = ask.limit, list[LeaseAsk]()
+        for one, answer in zip(asks, found, strict=True):
+            most = min(one.limit, answer[0], left, CHUNK) if answer else 0
+            if most > 0:
+                chosen.append(msgspec.structs.replace(one, limit=most))
+                left -= most
+        calls = [self._lease_call(one, now, one.limit, one.timeout_ms) for one in chosen]
+        homes = [self._home(one.queue) for one in chosen]
+        told = self._db.scripts(LEASE, calls) if calls else []
+        leases: list[Lease] = []
+        errors = [answer for answer in told if isinstance(answer, HoldfastError)]
+        for one, home, answer in zip(chosen, homes, told, strict=True):
+            if isinstance(answer, HoldfastError):
+                continue
+            if answer[0] in (b"gone", b"parts"):  # since the look; the next one knows
+                self._lanes.pop(home.name, None)
+                continue
+            leases += self._taken(home, answer, one, now)
+        if errors and not leases:
+            raise errors[0]
+        return leases, bool(chosen)
+
+    def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
+        _, tokens, blobs, extras = answer
+        again = {int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)}
+        names = [token.decode() for token in tokens]
+        found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
+        leases: list[Lease] = []
+        for n, (token, blob) in enumerate(zip(names, found, strict=True)):
+            if blob is not None:
+                extra = again.get(n) if again else None
+                leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
+        self._size(found)
+        return leases
+
+    def _ready(self, queues: Sequence[str], now: int) -> list[tuple[int, int | None] | None]:
+        """Of each queue how much is ready and, if nothing is, when the next delayed one comes; None
+        for a queue that is not there. Asks again for those whose lanes it did not know."""
+        found: dict[int, tuple[int, int | None] | None] = {}
+        left = list(range(len(queues)))
+        while left:
+            chunks = self._look_chunks(queues, left)
+            calls = [self._look_call([queues[n] for n in chunk], now) for chunk in chunks]
+            changed: list[int] = []
+            for chunk, told in zip(chunks, self._db.scripts(READY, calls), strict=True):
+                if isinstance(told, HoldfastError):
+                    raise told
+                for n, answer in zip(chunk, told, strict=True):
+                    if answer[0] == b"changed":
+                        self._changed(home_of(queues[n]), answer)
+                        changed.append(n)
+                        continue
+                    found[n] = None
+                    if answer[0] == b"ok":
+                        found[n] = answer[1], int(float(answer[2])) if answer[2] else None
+            left = changed
+        return [found[n] for n in range(len(queues))]
+
+    def _look_chunks(self, queues: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
+        """What one script may look at: in a cluster the queues of one slot."""
+        slots: dict[str, list[int]] = {}
+        cluster = self._where.kind == "cluster"
+        for n in numbers:
+            slots.setdefault(tag_of(queues[n]) if cluster else "", []).append(n)
+        return [
+            slot[start : start + LOOK_CHUNK]
+            for slot in slots.values()
+            for start in range(0, len(slot), LOOK_CHUNK)
+        ]
+
+    def _look_call(self, queues: Sequence[str], now: int) -> tuple[list[str], list[Arg]]:
+        keys: list[str] = []
+        args: list[Arg] = [now]
+        for name in queues:
+            home, flag = self._home(name), flag_of(name)
+            lanes = self._lanes.get(home.name, "")
+            args += (len(keys) + 1, flag, home.parts, lanes)
+            keys += home.look_of(flag, lanes)
+        return keys, args
+
+    def _changed(self, home: str, answer: list[Any]) -> None:
+        self._lanes[home] = answer[2].decode()
+        if self._parts.get(home, 1) != int(answer[1]):
+            self._parts[home] = int(answer[1])
+            for name in (home, home + DLQ_SUFFIX):
+                self._known.pop(name, None)
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         held = 0
@@ -383,23 +483,35 @@ class RedisStore:
     def _lease(
         self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
     ) -> tuple[Home, list[Any]]:
+        home = self._home(ask.queue)
+        answer = self._on(
+            ask.queue,
+            LEASE,
+            lambda home: home.lease_of(flag_of(ask.queue), ask.partitions),
+            lambda home: self._lease_args(home, ask, now, limit, timeout),
+        )
+        return home, answer
+
+    def _lease_call(
+        self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
+    ) -> tuple[list[str], list[Arg]]:
+        home = self._home(ask.queue)
+        keys = home.lease_of(flag_of(ask.queue), ask.partitions)
+        return keys, self._lease_args(home, ask, now, limit, timeout)
+
+    def _lease_args(
+        self, home: Home, ask: LeaseAsk, now: int, limit: int, timeout: int | None
+    ) -> list[Arg]:
         flag, named = flag_of(ask.queue), ask.partitions
         parts = "" if named is None else f" {' '.join(map(str, named))} "
         if named is not None and ask.epochs is not None:
             pairs = zip(named, ask.epochs, strict=True)
             parts = f" {' '.join(f'{part}:{epoch}' for part, epoch in pairs)} "
         batch = quoted(ask.batch) if ask.batch else ""
-        home = self._home(ask.queue)
-        answer = self._on(
-            ask.queue,
-            LEASE,
-            lambda home: home.lease_of(flag, named),
-            lambda home: [
-                flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
-                home.parts, parts, NO_DEADLINE, self._step,
-            ],
-        )  # fmt: skip
-        return home, answer
+        return [
+            flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
+            home.parts, parts, NO_DEADLINE, self._step,
+        ]  # fmt: skip
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         flag, done = flag_of(queue), 0
@@ -751,24 +863,28 @@ class RedisStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         if partitions is not None:
-            for name in queues[:1]:
-                self._wait_for(name, partitions, now, timeout)
-            return
+            return any(self._wait_for(name, partitions, now, timeout) for name in queues[:1])
         ahead = [timeout, LOOK_S]
-        for name in queues:
-            paused, ready, _, _, _, _, due, _ = self._count(name, now, heads=False)
-            if ready and not paused:
-                return
-            if due and not paused:
-                ahead.append((int(float(due)) - now) / 1000)
+        looks: list[tuple[int, int | None]] = []
+        for name, found in zip(queues, self._ready(queues, now), strict=True):
+            if found is None:
+                self._known.pop(name, None)
+                raise QueueNotFound(f"no queue {name!r}")
+            looks.append(found)
+        if any(ready > 0 for ready, _ in looks):
+            return True
+        for _, due in looks:
+            if due is not None:
+                ahead.append(max(0, due - now) / 1000)
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
         seconds = min(ahead)
+        due = seconds < min(timeout, LOOK_S)
         one_slot = len({tag_of(name) for name in queues}) == 1
-        self._wake.wait(keys, seconds, due=seconds < min(timeout, LOOK_S), one_slot=one_slot)
+        return self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
 
-    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> None:
+    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> bool:
         """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""
         flag, asked = flag_of(queue), " ".join(map(str, parts))
         begun = clock.monotonic()
@@ -778,12 +894,13 @@ class RedisStore:
                 queue, WAITING, lambda home: home.lease_of(flag, parts), [at, asked]
             )
             if ready:
-                return
+                return True
             until_due = max(0, int(float(due)) - at) / 1000 if due else LOOK_S
             seconds, home = min(left, LOOK_S, until_due), self._home(queue)
             lanes = home.lanes_of(parts) if flag == "0" else []
             streams = [home.news[int(flag)], *lanes]
             self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
+        return False
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
