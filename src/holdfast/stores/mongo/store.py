@@ -275,12 +275,20 @@ class MongoStore:
         return self._lease(ask, now, self._leasing.claim)
 
     def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        """A look for those of the queues that have something; then, until there are enough, the
-        heads of some of these, and one write that takes them. Each step takes more queues, as it
-        is not known how much each has."""
-        asks = {one.queue: one for one in ask.each()}
+        """A look for those of the queues that have something, first among as many as may be
+        enough; then the heads of some of these, and one write that takes them."""
+        asks = list(ask.each())
+        few = 2 * -(-ask.limit // asks[0].limit)
+        leases: list[Lease] = []
+        for some in (asks[:few], asks[few:]):
+            if some and len(leases) < ask.limit:
+                leases += self._lease_some(some, ask.limit - len(leases), now)
+        return leases
+
+    def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
+        of = {one.queue: one for one in asks}
         for _ in range(leasing.TRIES):
-            known = self._queues.look_up_all(asks, late_s=LATE_S)
+            known = self._queues.look_up_all(of, late_s=LATE_S)
             there = [queue for queue in known.values() if queue is not None]
             if not there:
                 return []
@@ -290,24 +298,26 @@ class MongoStore:
             if late:
                 self._counting.moving_many(late, now, lambda q: self._leasing.promote_many(q, now))
             chosen = [
-                (asks[queue.spec.name], queue)
+                (of[queue.spec.name], queue)
                 for queue in there
                 if queue.q in ready or queue.spec.name in late
             ]
-            leases, met = self._lease_from(chosen, ask, now)
+            leases, met = self._lease_from(chosen, limit, now)
             if leases or not met:
                 return leases
         return []
 
     def _lease_from(
-        self, chosen: list[tuple[LeaseAsk, Known]], ask: LeaseAsk, now: int
+        self, chosen: list[tuple[LeaseAsk, Known]], limit: int, now: int
     ) -> tuple[list[Lease], bool]:
-        """Also whether there was anything to take, which others may have taken first."""
+        """Also whether there was anything to take, which others may have taken first. Each step
+        takes more queues, as it is not known how much each has."""
         leases, met = list[Lease](), False
-        at, wide = 0, max(1, ask.limit // chosen[0][0].limit) if chosen else 1
-        while at < len(chosen) and len(leases) < ask.limit:
-            some, at, wide = chosen[at : at + wide], at + wide, min(wide * 2, HEADS_MAX)
-            left = ask.limit - len(leases)
+        at, wide = 0, -(-limit // chosen[0][0].limit) if chosen else 1
+        while at < len(chosen) and len(leases) < limit:
+            wide = min(wide, HEADS_MAX)
+            some, left = chosen[at : at + wide], limit - len(leases)
+            at, wide = at + wide, 2 * wide
             with self._db.translated():
                 specs, docs = self._leasing.heads(some, left)
             found: list[tuple[LeaseAsk, list[Doc]]] = []

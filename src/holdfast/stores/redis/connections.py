@@ -120,6 +120,8 @@ class Connections:
     ) -> list[Any]:
         """One script with the keys and arguments of each call, in one round trip to each node. An
         answer may be an error: the other calls have run."""
+        if not calls:
+            return []
         commands = [
             (keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args)) for keys, args in calls
         ]

@@ -369,41 +369,50 @@ class RedisStore:
                 return leases
 
     def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        """A look at all queues, then a script for each of those that have something: one round trip
-        for the look, and one for the scripts. Again if others took all of it in between."""
+        """A look at the queues, first at as many as may be enough, in one round trip; and one for
+        the scripts that lease from those that have something."""
         asks = list(ask.each())
+        few = 2 * -(-ask.limit // asks[0].limit)
+        leases: list[Lease] = []
+        for some in (asks[:few], asks[few:]):
+            if some and len(leases) < ask.limit:
+                try:
+                    leases += self._lease_some(some, ask.limit - len(leases), now)
+                except HoldfastError:
+                    if leases:  # they are leased; whoever asks again meets the error
+                        return leases
+                    raise
+        return leases
+
+    def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
         for _ in range(TRIES):
-            leases, met = self._lease_found(asks, ask, now)
-            if leases or not met:
+            left, chosen = limit, list[LeaseAsk]()
+            ready = self._ready([one.queue for one in asks], now)
+            for one, answer in zip(asks, ready, strict=True):
+                most = min(one.limit, answer[0], left, CHUNK) if answer else 0
+                if most > 0:
+                    chosen.append(msgspec.structs.replace(one, limit=most))
+                    left -= most
+            leases = self._lease_each(chosen, now) if chosen else []
+            if leases or not chosen:  # else others took all of it in between
                 return leases
         return []
 
-    def _lease_found(
-        self, asks: list[LeaseAsk], ask: LeaseAsk, now: int
-    ) -> tuple[list[Lease], bool]:
-        """Also whether there was anything to take."""
-        found = self._ready([one.queue for one in asks], now)
-        left, chosen = ask.limit, list[LeaseAsk]()
-        for one, answer in zip(asks, found, strict=True):
-            most = min(one.limit, answer[0], left, CHUNK) if answer else 0
-            if most > 0:
-                chosen.append(msgspec.structs.replace(one, limit=most))
-                left -= most
-        calls = [self._lease_call(one, now, one.limit, one.timeout_ms) for one in chosen]
-        homes = [self._home(one.queue) for one in chosen]
-        told = self._db.scripts(LEASE, calls) if calls else []
+    def _lease_each(self, asks: list[LeaseAsk], now: int) -> list[Lease]:
+        calls = [self._lease_call(one, now, one.limit, one.timeout_ms) for one in asks]
+        homes = [self._home(one.queue) for one in asks]
         leases: list[Lease] = []
-        errors = [answer for answer in told if isinstance(answer, HoldfastError)]
-        for one, home, answer in zip(chosen, homes, told, strict=True):
+        refused: HoldfastError | None = None
+        for one, home, answer in zip(asks, homes, self._db.scripts(LEASE, calls), strict=True):
             if isinstance(answer, HoldfastError):
-                continue
-            if answer[0] in (b"gone", b"parts"):  # since the look; the next one knows
+                refused = answer
+            elif answer[0] in (b"gone", b"parts"):  # since the look; the next one knows
                 self._lanes.pop(home.name, None)
-                continue
-            leases += self._taken(home, answer, one, now)
-        if errors and not leases:
-            raise errors[0]
-        return leases, bool(chosen)
+            else:
+                leases += self._taken(home, answer, one, now)
+        if refused is not None and not leases:
+            raise refused
+        return leases
 
     def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
         _, tokens, blobs, extras = answer
@@ -531,13 +540,11 @@ class RedisStore:
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         _no_transaction(within)
-        homes = dict.fromkeys(home_of(move.queue) for move in moves)
+        homes: dict[str, list[int]] = {}
+        for n, move in enumerate(moves):
+            homes.setdefault(home_of(move.queue), []).append(n)
         if len(homes) > 1:
-            answers: dict[int, Settled] = {}
-            for name in homes:
-                mine = [n for n, move in enumerate(moves) if home_of(move.queue) == name]
-                answers |= zip(mine, self.settle([moves[n] for n in mine], now), strict=True)
-            return [answers[n] for n in range(len(moves))]
+            return self._settle_homes(moves, list(homes.values()), now)
         if not moves:
             return []
         if alike(moves):
@@ -547,32 +554,47 @@ class RedisStore:
             told += (self._mover.move if way else self._settle)(list(some), now)
         return told
 
+    def _settle_homes(
+        self, moves: Sequence[Transition], homes: list[list[int]], now: int
+    ) -> list[Settled]:
+        """One home after the other; but where there are only plain acks, all in one round trip."""
+        answers: dict[int, Settled] = {}
+        acks: list[list[int]] = []
+        for mine in homes:
+            some = [moves[n] for n in mine]
+            if alike(some):
+                acks += [mine[n : n + CHUNK] for n in range(0, len(mine), CHUNK)]
+            else:
+                answers |= zip(mine, self.settle(some, now), strict=True)
+        calls = [self._finish_call([moves[n] for n in mine], now) for mine in acks]
+        for mine, told in zip(acks, self._db.scripts(FINISH, calls), strict=True):
+            if isinstance(told, HoldfastError):
+                raise told
+            answers |= zip(mine, (ANSWERS[answer] for answer in told[1]), strict=True)
+        return [answers[n] for n in range(len(moves))]
+
     def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         """Many acks: the plainest and most frequent of all settlements."""
-        first, answers = moves[0], list[Settled]()
-        flag, home = flag_of(first.queue), self._home(first.queue)
-        width = 1 if all(move.result is None for move in moves) else 2
+        answers: list[Settled] = []
         while len(answers) < len(moves):
             chunk = moves[len(answers) : len(answers) + CHUNK]
-            args: list[Arg] = [
-                flag,
-                now,
-                first.verb.value,
-                first.status or "",
-                self._step,
-                "",
-                width,
-            ]
-            if width == 1:
-                args += [cast(str, move.token) for move in chunk]
-            else:
-                for move in chunk:
-                    result = b"" if move.result is None else b"=" + move.result
-                    args += (cast(str, move.token), result)
-            keys = [*home.finish[flag], *home.of_lanes(lanes_of(chunk, home))]
-            _, told = self._db.script(FINISH, keys, args)
+            _, told = self._db.script(FINISH, *self._finish_call(chunk, now))
             answers += [ANSWERS[answer] for answer in told]
         return answers
+
+    def _finish_call(self, moves: Sequence[Transition], now: int) -> tuple[list[str], list[Arg]]:
+        first = moves[0]
+        flag, home = flag_of(first.queue), self._home(first.queue)
+        width = 1 if all(move.result is None for move in moves) else 2
+        verb, status = first.verb.value, first.status or ""
+        args: list[Arg] = [flag, now, verb, status, self._step, "", width]
+        if width == 1:
+            args += [cast(str, move.token) for move in moves]
+        else:
+            for move in moves:
+                result = b"" if move.result is None else b"=" + move.result
+                args += (cast(str, move.token), result)
+        return [*home.finish[flag], *home.of_lanes(lanes_of(moves, home))], args
 
     def _settle(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         answers: list[Settled] = []
