@@ -23,7 +23,7 @@ queue costs a store much less than taking one from each of several."""
 FEW = 10
 """Up to this many queues are read one by one: the stores remember them, or read them fast."""
 SPEC_S = 0.25
-READ_SHARE = 100
+READ_SHARE = 50
 """Reading the settings of many queues takes at most one part in this many of the time."""
 
 

@@ -196,7 +196,7 @@ class Counts:
         self, slots: Sequence[Slot], call: str, deltas: dict[int, Deltas], now: int
     ) -> None:
         """In one write, where it is known what changed."""
-        plain = [slot for slot in slots if not deltas.get(slot.q, {}).get(UNSURE)]
+        plain = [slot for slot in slots if not deltas.get(slot.q, Deltas()).get(UNSURE)]
         writes = [
             UpdateOne(
                 {"_id": slot.id, "do": call},

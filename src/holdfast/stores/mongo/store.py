@@ -36,7 +36,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import page_of, read_cursor
+from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import (
     CONFLICT_S,
@@ -277,12 +277,11 @@ class MongoStore:
     def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
         """A look for those of the queues that have something, first among as many as may be
         enough; then the heads of some of these, and one write that takes them."""
-        asks = list(ask.each())
-        few = 2 * -(-ask.limit // asks[0].limit)
         leases: list[Lease] = []
-        for some in (asks[:few], asks[few:]):
-            if some and len(leases) < ask.limit:
-                leases += self._lease_some(some, ask.limit - len(leases), now)
+        for some in in_steps(ask):
+            leases += self._lease_some(some, ask.limit - len(leases), now)
+            if len(leases) >= ask.limit:
+                break
         return leases
 
     def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:

@@ -74,7 +74,8 @@ def take_lease(row: tuple[Any, ...], ask: LeaseAsk, now: int) -> Lease:
 
 def take_lease_of(row: tuple[Any, ...], asks: Sequence[LeaseAsk], now: int) -> Lease:
     """The same for several queues: the number of its ask, from 1, comes first."""
-    return take_lease(row[1:], asks[row[0] - 1], now)
+    number: int = row[0]
+    return take_lease(row[1:], asks[number - 1], now)
 
 
 def token_base(call: str) -> int:

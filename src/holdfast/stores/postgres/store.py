@@ -511,17 +511,19 @@ class PostgresStore:
         What was not held gets a second look."""
 
         def finish(db: Connection) -> set[int]:
-            qids, sent = self._qids(db, moves), list[tuple[list[int], Any]]()
+            qids: dict[str, int] = self._qids(db, moves)
+            sent: list[tuple[list[int], Any]] = []
             for name, group in groups.items():
-                if name in qids:
-                    bind = settle.finish_bind([moves[n] for n in group], now, qids[name])
+                qid = qids.get(name)
+                if qid is not None:
+                    bind = settle.finish_bind([moves[n] for n in group], now, qid)
                     statement = self._sql(settle.FINISH_ALIKE)
                     sent.append((group, db.execute(statement, bind, binary=True)))
             done: set[int] = set()
             for group, cursor in sent:
                 count, ids = cursor.fetchone()
-                acked = None if count == len(group) else set(ids or ())
-                done.update(n for n in group if acked is None or moves[n].id in acked)
+                acked: set[str] = set(ids or ())
+                done.update(n for n in group if count == len(group) or moves[n].id in acked)
             return done
 
         done = self._db.run(finish, at_once=True)

@@ -142,8 +142,10 @@ class Connections:
         error is raised when all have run."""
         with self.translated():
             answers = self._ask_all([(str(words[1]), words) for words in commands])
-            for answer in answers:
-                if isinstance(answer, FAILURES):
+            for n, answer in enumerate(answers):
+                if isinstance(answer, _ELSEWHERE):
+                    answers[n] = self._ask(str(commands[n][1]), commands[n])
+                elif isinstance(answer, FAILURES):
                     raise answer
         return answers
 

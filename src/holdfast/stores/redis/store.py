@@ -41,7 +41,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import page_of, read_cursor
+from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
@@ -190,9 +190,14 @@ class RedisStore:
         known = self._known.get(name)
         if known is not None and known[1] > clock.monotonic():
             return known[0]
+        return self._note(name, self._db.run(*self._spec_words(name)))
+
+    def _spec_words(self, name: str) -> tuple[str, ...]:
         flag = flag_of(name)
-        fields = (f"spec{flag}", f"paused{flag}", f"rev{flag}")
-        spec = _spec(name, self._db.run("HMGET", self._keys.of(name).key("c"), *fields))
+        return "HMGET", self._keys.of(name).key("c"), f"spec{flag}", f"paused{flag}", f"rev{flag}"
+
+    def _note(self, name: str, stored: list[bytes | None]) -> QueueSpec | None:
+        spec = _spec(name, stored)
         if spec is None:
             self._known.pop(name, None)
         else:
@@ -200,12 +205,13 @@ class RedisStore:
         return spec
 
     def queues(self) -> list[QueueSpec]:
+        names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
         self._known.clear()
-        found: list[QueueSpec] = []
-        for home in self._homes():
-            spec = (self.get_queue(home), self.get_queue(home + DLQ_SUFFIX))
-            found += [each for each in spec if each is not None]
-        return sorted(found, key=lambda spec: spec.name)
+        if not names:
+            return []
+        stored = self._db.run_each([self._spec_words(name) for name in names])
+        found = (self._note(name, fields) for name, fields in zip(names, stored, strict=True))
+        return [spec for spec in found if spec is not None]
 
     def _homes(self) -> list[str]:
         return sorted(name.decode() for name in self._db.run("SMEMBERS", self._keys.homes))
@@ -371,17 +377,16 @@ class RedisStore:
     def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
         """A look at the queues, first at as many as may be enough, in one round trip; and one for
         the scripts that lease from those that have something."""
-        asks = list(ask.each())
-        few = 2 * -(-ask.limit // asks[0].limit)
         leases: list[Lease] = []
-        for some in (asks[:few], asks[few:]):
-            if some and len(leases) < ask.limit:
-                try:
-                    leases += self._lease_some(some, ask.limit - len(leases), now)
-                except HoldfastError:
-                    if leases:  # they are leased; whoever asks again meets the error
-                        return leases
-                    raise
+        for some in in_steps(ask):
+            try:
+                leases += self._lease_some(some, ask.limit - len(leases), now)
+            except HoldfastError:
+                if leases:  # they are leased; whoever asks again meets the error
+                    return leases
+                raise
+            if len(leases) >= ask.limit:
+                break
         return leases
 
     def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
