@@ -60,7 +60,17 @@ logger = logging.getLogger("holdfast.ownership")
 class Delivery:
     """One leased message on its way through a consumer."""
 
-    __slots__ = ("back", "deadline", "lease", "part", "refused", "returns", "until", "verdict")
+    __slots__ = (
+        "back",
+        "deadline",
+        "ended",
+        "lease",
+        "part",
+        "refused",
+        "returns",
+        "until",
+        "verdict",
+    )
 
     def __init__(self, lease: Lease, part: Part | None = None) -> None:
         self.lease = lease
@@ -77,6 +87,8 @@ class Delivery:
         """It failed, and holds its key until it is back in line, or dead."""
         self.refused = 0
         """How often the store did not take what came of it."""
+        self.ended = False
+        """It is settled, or given up."""
 
 
 class Blocker(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ each, what became of it. It raises only `StoreError`s and `QueueNotFound`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -127,6 +127,13 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     content_type: str | None = None
 
 
+class OtherQueue(msgspec.Struct, frozen=True):
+    """A further queue of a `LeaseAsk`, with the lease time of its messages."""
+
+    queue: str
+    timeout_ms: int
+
+
 class LeaseAsk(msgspec.Struct, frozen=True):
     queue: str
     limit: int
@@ -143,6 +150,19 @@ class LeaseAsk(msgspec.Struct, frozen=True):
     """Of the claims on `partitions`, in their order (see `partition_claim`). A partition gives
     nothing unless, in the same atomic step, `owner` holds its claim at that epoch, not run out at
     `now`. And it gives the exact head of its line: nothing that is due or locked is passed over."""
+    others: tuple[OtherQueue, ...] = ()
+    """Queues to lease from after `queue`, in this order and under the same `limit`. A store
+    leases from all of them in a few round trips. Not together with `partitions`, `batch` or
+    `epochs`."""
+    share: int | None = None
+    """With `others`: no queue gives more than this; None is no bound but `limit`."""
+
+    def each(self) -> Iterator[LeaseAsk]:
+        """An ask for each of its queues, in order, every one with the whole limit of a queue."""
+        limit = self.limit if self.share is None else min(self.limit, self.share)
+        first = OtherQueue(self.queue, self.timeout_ms)
+        for other in (first, *self.others):
+            yield LeaseAsk(other.queue, limit, self.owner, self.token, other.timeout_ms)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -298,6 +318,11 @@ class Store(Protocol):
 
         In one atomic step each gets its token, its deadline and one more attempt. A paused queue
         gives none. Waits for no lock that another consumer holds on a message.
+
+        With `others`: up to `limit` messages from all queues together, each queue's in its own
+        order, the first queue of the ask first. A queue that does not exist then gives nothing;
+        of a single queue it is an error. The messages of different queues may be taken in
+        different steps.
         """
         ...
 
@@ -411,9 +436,11 @@ class Store(Protocol):
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         """Return when there may be something to lease, or after `timeout` seconds.
 
-        With `partitions`, of one queue: what is ready in its others wakes nobody.
+        False: there was nothing at the start, and no sign of anything since. Costs few round
+        trips, however many queues there are. With `partitions`, of one queue: what is ready in
+        its others wakes nobody.
         """
         ...

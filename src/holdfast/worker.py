@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
@@ -42,6 +42,7 @@ from holdfast.handlers import (
     run,
     run_async,
 )
+from holdfast.leaser import Leaser, Specs
 from holdfast.message import ERROR_TEXT_MAX, Lease, is_dlq
 from holdfast.ownership import POLL_S, Delivery, Owner, Work
 from holdfast.policy import DEFAULTS, Policy, positive, seconds, whole
@@ -61,6 +62,8 @@ LINGER_S = 0.002
 """How long a lone ack waits for company while other handlers run."""
 RECONNECT_S = (0.1, 5.0)
 IDLE_S = 1.0
+LOOK_S = 2.0
+"""How often an idle worker leases although no store has given a sign."""
 RENEW_TICK_S = (0.01, 0.25)
 RENEW_MIN_MS = 1000
 """A lease is renewed for at least so long: one of a millisecond would keep the renewer busy."""
@@ -114,6 +117,8 @@ class Worker:
         self._grace = grace
         self._until_empty = until_empty
         self._settings = settings
+        self._specs = Specs(context, names)
+        self._leaser = Leaser(context, self._specs)
         self._owners: dict[str, Owner] = {}
         self._sweeper = Sweeper(context, settings) if sweep else None
 
@@ -138,8 +143,11 @@ class Worker:
         """Work until stopped. True when everything that ran was finished and settled."""
         if self._in_processes:
             check_not_importing()
+        specs = self._specs.read()
         for queue in self._queues:
-            if queue.spec.ordered:  # a queue that is not there is an error at the start
+            if queue.name not in specs:
+                raise QueueNotFound(f"no queue {queue.name!r}")
+            if specs[queue.name].ordered:
                 self._owner(queue)
         self._start(self._own_loop)
         leaser = self._start(self._lease_loop)
@@ -215,32 +223,33 @@ class Worker:
                 patience.wait(error)
 
     def _lease_some(self, room: int, ahead: int) -> int:
-        """From each queue in turn, whoever was served first going last the next time."""
-        leased = 0
+        """From ordered queues what their owner gives, from the others what there is room for."""
+        leased, plain = 0, list[Queue]()
+        specs = self._specs.read()
         for queue in self._queues:
-            spec = self._spec(queue)
-            if spec is not None and spec.ordered:
-                work = self._owner(queue).lease(2 * ahead)
-                leased += work.leased
-                self._go_on(work)
-            elif spec is not None and leased < room:
-                leases = queue.lease(limit=min(room - leased, PREFETCH_MAX))
-                leased += len(leases)
-                items = [Delivery(lease) for lease in leases]
-                self._take_in(items)
-                self._hand_out(items)
-        self._queues = self._queues[1:] + self._queues[:1]
-        return leased
+            if not self._is_there(queue.name, specs):
+                continue
+            if not specs[queue.name].ordered:
+                plain.append(queue)
+                continue
+            work = self._owner(queue).lease(2 * ahead)
+            leased += work.leased
+            self._go_on(work)
+        leases = self._leaser.lease(plain, min(room - leased, PREFETCH_MAX))
+        items = [Delivery(lease) for lease in leases]
+        self._take_in(items)
+        self._hand_out(items)
+        return leased + len(leases)
 
-    def _spec(self, queue: Queue) -> QueueSpec | None:
-        """None for a queue that is gone; one that was deleted is worked again when it is back."""
-        spec = self._at.store.get_queue(queue.name)
-        if spec is not None:
-            self._trouble.pop(queue.name, None)
-        elif queue.name not in self._trouble:
-            self._trouble[queue.name] = "the queue is gone"
-            logger.warning("%s: the queue is gone", queue.name)
-        return spec
+    def _is_there(self, name: str, specs: Mapping[str, QueueSpec]) -> bool:
+        """A queue that was deleted is worked again when it is back."""
+        if name in specs:
+            self._trouble.pop(name, None)
+            return True
+        if name not in self._trouble:
+            self._trouble[name] = "the queue is gone"
+            logger.warning("%s: the queue is gone", name)
+        return False
 
     def _nothing_there(self, quiet: bool) -> None:
         if not self._until_empty:
@@ -260,12 +269,23 @@ class Worker:
         if not names:
             self._stop.wait(IDLE_S / 2)
         elif not ordered:
-            self._at.store.wait(names, now, IDLE_S / 2)
+            self._wait_for_any(names)
         elif owned and not self._unsettled:
             self._at.store.wait(names, now, IDLE_S / 2, owned)
         else:  # one wait for several queues knows no partitions
             self._has_room.wait(POLL_S)
             self._has_room.clear()
+
+    def _wait_for_any(self, names: list[str]) -> None:
+        """The store looks by itself before each wait, so nothing needs to be leased in between."""
+        until = self._at.clock.monotonic() + LOOK_S
+        try:
+            while not self._stop.is_set() and self._at.clock.monotonic() < until:
+                if self._at.store.wait(names, self._at.clock.now(), IDLE_S / 2):
+                    return
+        except QueueNotFound:
+            self._specs.forget()
+            raise
 
     def _all_empty(self) -> bool:
         """Of ordered queues also what others own: it is theirs to finish."""
@@ -472,8 +492,10 @@ class Worker:
             last = self._quit.is_set() and not self._finished
             try:
                 while group:
-                    self._settle_each(group[:GROUP])
-                    del group[:GROUP]
+                    try:
+                        self._settle_each(group[:GROUP])
+                    finally:
+                        group = [item for item in group if not item.ended]
                 patience.reward()
             except Exception as error:
                 if self._quit.is_set():
@@ -526,7 +548,7 @@ class Worker:
 
     def _settle(self, group: list[Delivery]) -> None:
         now = self._at.clock.now()
-        policies = {queue.name: self._policy(queue) for queue in self._queues}
+        policies = self._specs.policies({item.lease.message.queue for item in group})
         ours = [item for item in group if self._holds(item, now)] if self._owners else group
         moves = [self._move(item, policies[item.lease.message.queue], now) for item in ours]
         answers = self._at.store.settle(moves, now)
@@ -542,6 +564,8 @@ class Worker:
                 if item.part is not None:
                     owner = self._owners[item.lease.message.queue]
                     self._go_on(owner.settled(item, answers.get(id(item))))
+        for item in group:
+            item.ended = True
         with self._handing_out:
             self._unsettled -= len(group)
         self._settled += len(group)
@@ -566,12 +590,6 @@ class Worker:
         move = decide(item.lease, item.verdict, policy, now, self._at.rng)
         owner.decided(item, move)
         return move
-
-    def _policy(self, queue: Queue) -> Policy:
-        try:
-            return queue.policy
-        except QueueNotFound:
-            return self._at.policy  # its messages are gone: whatever is decided is stale
 
     # Renewing
 

@@ -78,13 +78,18 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Sequence[str]]]:
         monkeypatch.setattr(script, "text", text)
         monkeypatch.setattr(script, "sha", sha)
         names[sha] = name
-    run = Connections.script
+    run, run_each = Connections.script, Connections.scripts
 
     def noted(self: Connections, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         seen[names[script.sha]].append(keys)
         return run(self, script, keys, args)
 
+    def noted_each(self: Connections, script: Script, calls: Sequence[Any]) -> list[Any]:
+        seen[names[script.sha]] += [keys for keys, _ in calls]
+        return run_each(self, script, calls)
+
     monkeypatch.setattr(Connections, "script", noted)
+    monkeypatch.setattr(Connections, "scripts", noted_each)
     return seen
 
 

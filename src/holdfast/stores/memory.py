@@ -155,6 +155,8 @@ class MemoryStore:
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         with self._lock:
+            if ask.others:
+                return self._lease_many(ask, now)
             if self._must_exist(ask.queue).paused:
                 return []
             parts = self._given(ask, now)
@@ -166,6 +168,14 @@ class MemoryStore:
             ]
             ready.sort(key=lambda row: (-row.lane, row.place))
             return [self._lease(row, ask, now) for row in ready[: ask.limit]]
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        leases: list[Lease] = []
+        for one in ask.each():
+            limit = min(one.limit, ask.limit - len(leases))
+            if limit and one.queue in self._state.specs:
+                leases += self.lease(msgspec.structs.replace(one, limit=limit), now)
+        return leases
 
     def _given(self, ask: LeaseAsk, now: int) -> Sequence[int] | None:
         """The partitions that an ask may take from: all, those named, or those of them it owns."""
@@ -499,17 +509,20 @@ class MemoryStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         with self._changed:
-            rows = [row for queue in queues for row in self._waiting(queue)]
+            names = {queue for queue in queues if not self._must_exist(queue).paused}
             due = [
                 row.message.available_at
-                for row in rows
-                if partitions is None or row.message.partition in partitions
+                for row in self._state.rows.values()
+                if row.lease is None
+                and row.message.queue in names
+                and (partitions is None or row.message.partition in partitions)
             ]
-            ahead = [at - now for at in due if at > now]
-            if len(ahead) == len(due) or all(self._must_exist(q).paused for q in queues):
-                self._changed.wait(min([timeout, *(left / 1000 for left in ahead)]))
+            ahead = [(at - now) / 1000 for at in due if at > now]
+            if len(ahead) < len(due):
+                return True
+            return self._changed.wait(min([timeout, *ahead])) or min([timeout, *ahead]) < timeout
 
     def _next_seq(self) -> int:
         self._seq += 1

@@ -41,15 +41,9 @@ class Counting:
         if within is not None:
             return self._joined(sorted(names), now, work, within)
         while True:
-            known = {name: self._queues.look_up(name) for name in sorted(names)}
+            known = self._queues.look_up_all(sorted(names))
             with ExitStack() as given:
-                slots: dict[int, Slot] = {}
-                for name, queue in known.items():
-                    slot = queue and self._slot(queue, name, now)
-                    if queue and slot:
-                        slots[queue.q] = slot
-                    else:
-                        known[name] = None
+                slots = self._slots(known, now)
                 try:
                     answer = self._run(work, known, slots, now, ahead, patience)
                 except Gone as gone:
@@ -61,12 +55,16 @@ class Counting:
                         given.callback(self._counts.give, slot)
                 return answer
 
-    def _slot(self, queue: Known, name: str, now: int) -> Slot | None:
+    def _slots(self, known: dict[str, Known | None], now: int) -> dict[int, Slot]:
+        """By the numbers of the queues; one that turns out to be gone is None in `known` then."""
+        qs = [queue.q for queue in known.values() if queue is not None]
         with self._db.translated():
-            slot = self._counts.take(queue.q, now)
-        if slot is None:
-            self._queues.forget()
-        return slot
+            slots = self._counts.take_all(qs, now)
+        for name, queue in known.items():
+            if queue is not None and slots[queue.q] is None:
+                known[name] = None
+                self._queues.forget()
+        return {q: slot for q, slot in slots.items() if slot is not None}
 
     def _run(
         self,
@@ -83,8 +81,7 @@ class Counting:
 
             def whole(session: Session) -> T:
                 answer, counts = work(session, known)
-                for q, slot in slots.items():
-                    self._counts.add(slot, counts.get(q, Counter()), now, session)
+                self._counts.add_all(list(slots.values()), counts, now, session)
                 return answer
 
             return self._db.tx(whole, patience)
@@ -98,8 +95,12 @@ class Counting:
         ahead: Deltas,
     ) -> T:
         call = secrets.token_hex(8)
+        if len(slots) > 1 and not ahead:
+            left = {slot.q for slot in self._counts.mark_all(list(slots.values()), call, now)}
+        else:
+            left = set(slots)
         for queue in known.values():
-            if queue is None:
+            if queue is None or queue.q not in left:
                 continue
             while not self._counts.mark(slots[queue.q], call, now, ahead):
                 fresh = self._counts.take(queue.q, now)
@@ -107,6 +108,9 @@ class Counting:
                     raise Gone(slots[queue.q])
                 slots[queue.q] = fresh
         answer, counts = work(None, known)
+        if len(slots) > 1 and not ahead:
+            self._counts.unmark_all(list(slots.values()), call, counts, now)
+            return answer
         for q, slot in slots.items():
             deltas = counts.get(q, Counter())
             deltas.subtract(ahead)
@@ -124,6 +128,19 @@ class Counting:
                 gate = self._counts.gate(queue.q)
                 self._counts.add(gate, counts.get(queue.q, Counter()), now, session)
             return answer
+
+    def moving_many(
+        self,
+        names: Iterable[str],
+        now: int,
+        move: Callable[[dict[str, Known]], tuple[T, dict[int, Deltas]]],
+    ) -> T:
+        """The same for messages of several queues; those that are gone are left out."""
+
+        def work(_: Session, known: dict[str, Known | None]) -> tuple[T, dict[int, Deltas]]:
+            return move({name: queue for name, queue in known.items() if queue is not None})
+
+        return self.run(names, now, work, ahead=Counter())
 
     def moving(
         self,

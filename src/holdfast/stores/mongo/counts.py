@@ -21,10 +21,11 @@ import re
 import secrets
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from pymongo import UpdateOne
 
 from holdfast.stores.mongo.connections import CONFLICT_S, Connections, Session
 from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
@@ -87,14 +88,38 @@ class Counts:
     def take(self, q: int, now: int) -> Slot | None:
         """A slot for one call; None if the queue is gone."""
         with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._process = os.getpid(), secrets.token_hex(6)
-                self._free, self._made = defaultdict(deque), Counter()
+            self._mine()
             if self._free[q]:
                 return self._free[q].pop()
-            self._made[q] += 1
-            slot = Slot(q, f"{q}/{self._process}/{self._made[q]}")
+            slot = self._new(q)
         return slot if self._open(slot, now) else None
+
+    def _mine(self) -> None:
+        """A process that was forked off has slots of its own."""
+        if self._pid != os.getpid():
+            self._pid, self._process = os.getpid(), secrets.token_hex(6)
+            self._free, self._made = defaultdict(deque), Counter()
+
+    def _new(self, q: int) -> Slot:
+        self._made[q] += 1
+        return Slot(q, f"{q}/{self._process}/{self._made[q]}")
+
+    def take_all(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
+        """The same for many queues; the slots that have to be made are made in one transaction."""
+        found: dict[int, Slot | None] = {}
+        made: list[Slot] = []
+        with self._lock:
+            self._mine()
+            for q in qs:
+                if self._free[q]:
+                    found[q] = self._free[q].pop()
+                else:
+                    made.append(self._new(q))
+        if made and self._open_all(made, now):
+            found.update((slot.q, slot) for slot in made)
+        else:  # a queue is gone
+            found.update((slot.q, slot if self._open(slot, now) else None) for slot in made)
+        return found
 
     def give(self, slot: Slot) -> None:
         if "/gate/" not in slot.id and slot.id.split("/")[1] == self._process:
@@ -113,6 +138,20 @@ class Counts:
 
         return self._db.tx(make)
 
+    def _open_all(self, slots: list[Slot], now: int) -> bool:
+        """False: nothing was made, as one of the queues is gone."""
+
+        def make(session: Session) -> bool:
+            counts = self._db.get(COUNTS, session)
+            gates = [self.gate(slot.q).id for slot in slots]
+            there = counts.update_many({"_id": {"$in": gates}}, {"$inc": {"f": 1}}, session=session)
+            if there.matched_count == len(slots):
+                docs: list[Doc] = [{"_id": slot.id, "q": slot.q, "u": now} for slot in slots]
+                counts.insert_many(docs, session=session)
+            return there.matched_count == len(slots)
+
+        return self._db.tx(make)
+
     def gate(self, q: int) -> Slot:
         return Slot(q, f"{q}/gate/{random.randrange(GATES)}")
 
@@ -123,6 +162,56 @@ class Counts:
         )
         if not found.matched_count:
             raise Gone(slot)
+
+    def add_all(
+        self, slots: Sequence[Slot], deltas: dict[int, Deltas], now: int, session: Session
+    ) -> None:
+        """As part of a transaction, in one write."""
+        if len(slots) == 1:
+            self.add(slots[0], deltas.get(slots[0].q, Counter()), now, session)
+            return
+        counts = self._db.get(COUNTS, session)
+        writes = [
+            UpdateOne({"_id": slot.id}, _change(deltas.get(slot.q, Counter()), now))
+            for slot in slots
+        ]
+        if counts.bulk_write(writes, ordered=True, session=session).matched_count < len(slots):
+            named = {"_id": {"$in": [slot.id for slot in slots]}}
+            there = {doc["_id"] for doc in counts.find(named, {"_id": 1}, session=session)}
+            raise Gone(next(slot for slot in slots if slot.id not in there))
+
+    def mark_all(self, slots: Sequence[Slot], call: str, now: int) -> list[Slot]:
+        """Mark slots for a call that counts nothing ahead, in one write. Those that were not
+        marked: the call that had them broke off, or their queue is gone."""
+        counts = self._db.get(COUNTS, soon=True)
+        ids = [slot.id for slot in slots]
+        change: Doc = {"$set": {"u": now, "do": call, "ds": now}}
+        marked = counts.update_many({"_id": {"$in": ids}, "do": None}, change).matched_count
+        if marked == len(slots):
+            return []
+        mine = {doc["_id"] for doc in counts.find({"_id": {"$in": ids}, "do": call}, {"_id": 1})}
+        return [slot for slot in slots if slot.id not in mine]
+
+    def unmark_all(
+        self, slots: Sequence[Slot], call: str, deltas: dict[int, Deltas], now: int
+    ) -> None:
+        """In one write, where it is known what changed."""
+        plain = [slot for slot in slots if not deltas.get(slot.q, Deltas()).get(UNSURE)]
+        writes = [
+            UpdateOne(
+                {"_id": slot.id, "do": call},
+                {**_change(deltas.get(slot.q, Counter()), now), "$unset": {"do": "", "ds": ""}},
+            )
+            for slot in plain
+        ]
+        counts = self._db.get(COUNTS, soon=True)
+        if writes and counts.bulk_write(writes, ordered=False).matched_count < len(writes):
+            # As in `unmark`. It is not known which of them were repaired.
+            ids = [slot.id for slot in plain]
+            counts.update_many({"_id": {"$in": ids}}, {"$set": {"do": "late", "ds": now}})
+        for slot in slots:
+            if slot not in plain:
+                self.unmark(slot, call, deltas[slot.q], now)
 
     def mark(self, slot: Slot, call: str, now: int, ahead: Deltas) -> bool:
         """False: this slot has a mark already, of a call that broke off."""

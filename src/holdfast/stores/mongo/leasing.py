@@ -134,6 +134,56 @@ class Leasing:
                 break
         return look
 
+    def ready(self, queues: Sequence[Known]) -> tuple[set[int], dict[int, int]]:
+        """Of several queues: those where something is ready; and when the first delayed message of
+        each that has any is due. By a look into the index for each of those that have something."""
+        qs: Doc = {"$in": [queue.q for queue in queues]}
+        delayed: list[Doc] = [
+            {"$match": {"q": qs, "st": DELAYED, "av": {"$gte": 0}}},
+            {"$sort": {"q": 1, "st": 1, "av": 1, "sq": 1}},
+            {"$group": {"_id": "$q", "av": {"$first": "$av"}}},
+        ]
+        pipeline: list[Doc] = [
+            {"$match": {"q": qs, "st": READY}},
+            {"$sort": {"q": 1, "st": 1, "pt": 1, "rk": 1, "pl": 1}},
+            {"$group": {"_id": "$q"}},
+            {"$unionWith": {"coll": self._db.name(MESSAGES), "pipeline": delayed}},
+        ]
+        ready: set[int] = set()
+        due: dict[int, int] = {}
+        for doc in self._db.get(MESSAGES).aggregate(pipeline, batchSize=len(queues) * 2 + 1):
+            if "av" in doc:
+                due[doc["_id"]] = int(doc["av"])
+            else:
+                ready.add(doc["_id"])
+        return ready, due
+
+    def heads(
+        self, asks: Sequence[tuple[LeaseAsk, Known]], limit: int
+    ) -> tuple[dict[int, Doc], dict[int, list[Doc]]]:
+        """By number: the queues as they are now, and the head of each one's line."""
+        names: Doc = {"$match": {"_id": {"$in": [ask.queue for ask, _ in asks]}}}
+        pipeline: list[Doc] = [names]
+        for ask, queue in asks:
+            most = min(ask.limit, limit)
+            for of in of_partitions(range(queue.spec.partitions)):
+                line: list[Doc] = [
+                    {"$match": {"q": queue.q, "st": READY, "pt": of}},
+                    {"$sort": {"rk": 1, "pl": 1}},
+                    {"$limit": most},
+                ]
+                pipeline.append({"$unionWith": {"coll": self._db.name(MESSAGES), "pipeline": line}})
+        specs: dict[int, Doc] = {}
+        docs: dict[int, list[Doc]] = {queue.q: [] for _, queue in asks}
+        for doc in self._db.get(QUEUES).aggregate(pipeline, batchSize=limit + 2 * len(asks)):
+            if "qid" in doc:
+                specs[doc["qid"]] = doc
+            else:
+                docs[doc["q"]].append(doc)
+        for of in docs.values():
+            of.sort(key=_in_line)
+        return specs, docs
+
     def _look(self, queue: Known, of: Any, skip: int, limit: int, due: Any) -> Look:
         line: Doc = {"q": queue.q, "st": READY, "pt": of}
         delayed: Doc = {"q": queue.q, "st": DELAYED, "av": due or {"$gte": 0}}
@@ -225,6 +275,72 @@ class Leasing:
             return [lease for doc, lease in taken if doc["_id"] in won], deltas
         read = {doc["_id"]: doc for doc in messages.find(mine)}
         return [read_lease(read[id], ask.queue) for id in ids if id in read], deltas
+
+    def claim_many(
+        self, known: dict[str, Known], found: Sequence[tuple[LeaseAsk, list[Doc]]], now: int
+    ) -> tuple[list[Lease], dict[int, Deltas]]:
+        """As `claim`, of several queues: a write for all that are leased for the same time."""
+        deltas: dict[int, Deltas] = {queue.q: Counter() for queue in known.values()}
+        writes: dict[tuple[int, bool], list[tuple[LeaseAsk, Doc, Lease]]] = defaultdict(list)
+        for ask, docs in found:
+            if ask.queue not in known:
+                continue
+            taken, odd = self._sound(ask, docs, now)
+            deltas[known[ask.queue].q].update(odd)
+            for doc, lease in taken:
+                fresh = "fl" not in doc and "to" not in doc
+                writes[ask.timeout_ms, fresh].append((ask, doc, lease))
+        won: dict[str, Lease] = {}
+        for (_, fresh), taken in writes.items():
+            won.update(self._claim_alike(taken, now, fresh=fresh))
+        leases: list[Lease] = []
+        for ask, docs in found:
+            mine = [doc for doc in docs if doc["_id"] in won]
+            leases += [won[doc["_id"]] for doc in mine]
+            if mine:
+                parts = Counter(doc.get("pt") for doc in mine)
+                deltas[known[ask.queue].q].update(moved(len(mine), parts, READY, LEASED))
+        return leases, deltas
+
+    def _claim_alike(
+        self, taken: list[tuple[LeaseAsk, Doc, Lease]], now: int, *, fresh: bool
+    ) -> dict[str, Lease]:
+        messages, first = self._db.get(MESSAGES), taken[0][0]
+        ids = [doc["_id"] for _, doc, _ in taken]
+        qs = list({doc["q"] for _, doc, _ in taken})
+        line: Doc = {"_id": {"$in": ids}, "st": READY, "q": {"$in": qs}}
+        if fresh:  # one that had come back meanwhile would not be as it was read
+            line["fl"] = None
+        change = _first(first, now) if fresh else _again(first, now)
+        n = messages.update_many(line, change).modified_count
+        if fresh and n == len(ids):
+            self.remembered.keep([(doc, lease) for _, doc, lease in taken])
+            return {doc["_id"]: lease for _, doc, lease in taken}
+        if not n:
+            return {}
+        mine = {"_id": {"$in": ids}, "tk": first.token, "st": LEASED}
+        if fresh:
+            there = {doc["_id"] for doc in messages.find(mine, {"_id": 1})}
+            return {doc["_id"]: lease for _, doc, lease in taken if doc["_id"] in there}
+        names = {doc["_id"]: ask.queue for ask, doc, _ in taken}
+        return {doc["_id"]: read_lease(doc, names[doc["_id"]]) for doc in messages.find(mine)}
+
+    def promote_many(self, known: dict[str, Known], now: int) -> tuple[int, dict[int, Deltas]]:
+        """Make ready what is due in several queues."""
+        messages, mine = self._db.get(MESSAGES, soon=True), secrets.token_hex(4)
+        qs = [queue.q for queue in known.values()]
+        due: Doc = {"q": {"$in": qs}, "st": DELAYED, "av": {"$lte": now}}
+        found = list(messages.find(due, {"q": 1, "pt": 1}).limit(PROMOTE_MAX))
+        ids = {"$in": [doc["_id"] for doc in found]}
+        change = {"$set": {"st": READY, "pm": mine}}
+        n = messages.update_many({**due, "_id": ids}, change).modified_count if found else 0
+        if n < len(found):  # others were at them
+            found = list(messages.find({"_id": ids, "pm": mine}, {"q": 1, "pt": 1}))
+        deltas: dict[int, Deltas] = {q: Counter() for q in qs}
+        for q in qs:
+            parts = Counter(doc.get("pt") for doc in found if doc["q"] == q)
+            deltas[q].update(moved(parts.total(), parts, DELAYED, READY))
+        return n, deltas
 
     def hold(
         self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -55,6 +55,25 @@ class Queues:
             return None
         known = self._known[name] = known_of(doc)
         return known
+
+    def look_up_all(self, names: Iterable[str], *, late_s: float = 0.0) -> dict[str, Known | None]:
+        """In one read of those that are not remembered, or were read `late_s` too long ago."""
+        found: dict[str, Known | None] = {name: self._known.get(name) for name in names}
+        now = clock.monotonic() - late_s
+        old = [name for name, known in found.items() if known is None or known.until <= now]
+        if old:
+            found.update(self.read(old))
+        return found
+
+    def read(self, names: Sequence[str]) -> dict[str, Known | None]:
+        """As they are now."""
+        with self._db.translated():
+            docs = list(self._db.get(QUEUES).find({"_id": {"$in": list(names)}}))
+        read = {doc["_id"]: known_of(doc) for doc in docs}
+        for name in names:
+            self._known.pop(name, None)
+        self._known.update(read)
+        return {name: read.get(name) for name in names}
 
     def must_exist(self, name: str) -> Known:
         return there(name, self.look_up(name))

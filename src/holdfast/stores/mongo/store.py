@@ -36,7 +36,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import page_of, read_cursor
+from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import (
     CONFLICT_S,
@@ -87,6 +87,11 @@ from holdfast.stores.mongo.wake import EVENTS_KEPT, NEWS, Subscription, Wake
 
 STEP = 1000
 """Documents that one write takes of what may be many."""
+LATE_S = 2.0
+"""How much longer than others a lease from many queues remembers where they are: whether one of
+them is paused, or gone, it reads when it takes something."""
+HEADS_MAX = 100
+"""Queues whose heads are read at once."""
 APART_S = 0.02
 """How long a part of a batch, some of which is locked, makes way for others."""
 
@@ -263,9 +268,75 @@ class MongoStore:
         return [is_new and next(at) not in failed for is_new in stored]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.others:
+            return self._lease_many(ask, now)
         if ask.epochs is not None:
             return self._lease_fenced(ask, now, None)
         return self._lease(ask, now, self._leasing.claim)
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """A look for those of the queues that have something, first among as many as may be
+        enough; then the heads of some of these, and one write that takes them."""
+        leases: list[Lease] = []
+        for some in in_steps(ask):
+            leases += self._lease_some(some, ask.limit - len(leases), now)
+            if len(leases) >= ask.limit:
+                break
+        return leases
+
+    def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
+        of = {one.queue: one for one in asks}
+        for _ in range(leasing.TRIES):
+            known = self._queues.look_up_all(of, late_s=LATE_S)
+            there = [queue for queue in known.values() if queue is not None]
+            if not there:
+                return []
+            with self._db.translated():
+                ready, due = self._leasing.ready(there)
+            late = [queue.spec.name for queue in there if due.get(queue.q, now + 1) <= now]
+            if late:
+                self._counting.moving_many(late, now, lambda q: self._leasing.promote_many(q, now))
+            chosen = [
+                (of[queue.spec.name], queue)
+                for queue in there
+                if queue.q in ready or queue.spec.name in late
+            ]
+            leases, met = self._lease_from(chosen, limit, now)
+            if leases or not met:
+                return leases
+        return []
+
+    def _lease_from(
+        self, chosen: list[tuple[LeaseAsk, Known]], limit: int, now: int
+    ) -> tuple[list[Lease], bool]:
+        """Also whether there was anything to take, which others may have taken first. Each step
+        takes more queues, as it is not known how much each has."""
+        leases, met = list[Lease](), False
+        at, wide = 0, -(-limit // chosen[0][0].limit) if chosen else 1
+        while at < len(chosen) and len(leases) < limit:
+            wide = min(wide, HEADS_MAX)
+            some, left = chosen[at : at + wide], limit - len(leases)
+            at, wide = at + wide, 2 * wide
+            with self._db.translated():
+                specs, docs = self._leasing.heads(some, left)
+            found: list[tuple[LeaseAsk, list[Doc]]] = []
+            for one, queue in some:
+                spec = specs.get(queue.q)
+                if spec is None or spec["partitions"] != queue.spec.partitions:
+                    self._queues.forget()
+                    met = True
+                elif not spec["paused"] and left and docs[queue.q]:
+                    mine = docs[queue.q][: min(one.limit, left)]
+                    found.append((one, mine))
+                    left -= len(mine)
+            if found:
+                met = True
+                leases += self._counting.moving_many(
+                    [one.queue for one, _ in found],
+                    now,
+                    lambda known, found=found: self._leasing.claim_many(known, found, now),
+                )
+        return leases, met
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         held = 0
@@ -811,18 +882,37 @@ class MongoStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
+        if len(queues) > 1:
+            return self._wait_many(queues, now, timeout)
         until = clock.monotonic() + timeout
         while (left := until - clock.monotonic()) > 0:
             begun = clock.monotonic()
-            if self._wait(queues, now, left, partitions) or partitions is None:
-                return
+            found, news = self._wait(queues, now, left, partitions)
+            if found or partitions is None:
+                return found or news
             now += round((clock.monotonic() - begun) * 1000)
+        return False
+
+    def _wait_many(self, queues: Sequence[str], now: int, timeout: float) -> bool:
+        found = self._queues.look_up_all(queues, late_s=LATE_S)
+        known = [there(name, queue) for name, queue in found.items()]
+        seen = self._wake.watch([queue.q for queue in known])
+        with self._db.translated():
+            ready, due = self._leasing.ready(known)
+        full = [q.spec.name for q in known if q.q in ready or due.get(q.q, now + 1) <= now]
+        if full:
+            fresh = [there(name, queue) for name, queue in self._queues.read(full).items()]
+            if not all(queue.spec.paused for queue in fresh):
+                return True
+        ahead = [(at - now) / 1000 for at in due.values() if at > now]
+        seconds = min([timeout, *ahead])
+        return self._wake.wait(seen, seconds) or seconds < timeout
 
     def _wait(
         self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
-    ) -> bool:
-        """Whether there is something to lease; looks, and then waits until it may be so."""
+    ) -> tuple[bool, bool]:
+        """Whether there is something to lease, else whether there may be after a wait for news."""
         known = [self._queues.must_exist(name) for name in queues]
         seen = self._wake.watch([queue.q for queue in known])
         ahead = [timeout]
@@ -835,21 +925,21 @@ class MongoStore:
             if look.spec["paused"]:
                 continue
             if look.docs:
-                return True
+                return True, True
             if partitions is None and look.spec["partitions"] != queue.spec.partitions:
                 self._queues.forget()
-                return True
+                return True, True
             if look.due is None:
                 continue
             if look.due > now:
                 ahead.append((look.due - now) / 1000)
             elif partitions is None:
-                return True
+                return True, True
             else:  # of whichever partition: once they are ready, that is seen
                 self._promote_all(queue, now)
-                return False
-        self._wake.wait(seen, min(ahead))
-        return False
+                return False, False
+        news = self._wake.wait(seen, min(ahead))
+        return False, news or min(ahead) < timeout
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""

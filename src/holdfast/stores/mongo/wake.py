@@ -58,10 +58,11 @@ class Wake:
                     self._thread.start()
         return {topic: self._told[topic] for topic in (ALL, *topics)}
 
-    def wait(self, seen: dict[int, int], timeout: float) -> None:
+    def wait(self, seen: dict[int, int], timeout: float) -> bool:
+        """Whether anything was told; False after `timeout`, or when it is time to look again."""
         look = LOOK_S if self._hearing else BLIND_LOOK_S
         with self._news:
-            self._news.wait_for(
+            return self._news.wait_for(
                 lambda: any(self._told[topic] != n for topic, n in seen.items()),
                 min(timeout, look),
             )

@@ -72,6 +72,12 @@ def take_lease(row: tuple[Any, ...], ask: LeaseAsk, now: int) -> Lease:
     return Lease(read_message(row, ask.queue, 4), f"{row[2]:x}", row[3], now, ask.owner)
 
 
+def take_lease_of(row: tuple[Any, ...], asks: Sequence[LeaseAsk], now: int) -> Lease:
+    """The same for several queues: the number of its ask, from 1, comes first."""
+    number: int = row[0]
+    return take_lease(row[1:], asks[number - 1], now)
+
+
 def token_base(call: str) -> int:
     """A lease's token is this plus the message's seq: new for every call, its own per message."""
     return int.from_bytes(blake2b(call.encode(), digest_size=8).digest()) >> 2

@@ -194,6 +194,63 @@ WITH due AS (
 )
 SELECT count(*) FROM due
 """
+# Index message_ready, one walk for each queue in the order of the names, until there are enough. A
+# queue gives nothing while delayed messages of its own are due, unless `anyway`. The rows are then
+# read by their addresses, one by one.
+LEASE_MANY = f"""
+WITH asked AS (
+  SELECT a.n, q.qid, a.most, a.timeout
+  FROM unnest(%(queues)s, %(mosts)s, %(timeouts)s) WITH ORDINALITY AS a (name, most, timeout, n)
+  JOIN holdfast.queue q ON q.name = a.name AND NOT q.paused
+  ORDER BY a.n
+), picked AS MATERIALIZED (
+  SELECT found.address, asked.n, asked.timeout FROM asked CROSS JOIN LATERAL (
+    SELECT ctid AS address FROM holdfast.message m
+    WHERE m.qid = asked.qid AND m.state = 0
+    ORDER BY rank, place
+    LIMIT CASE WHEN NOT %(anyway)s AND EXISTS (
+        SELECT 1 FROM holdfast.message d
+        WHERE d.qid = asked.qid AND d.state = 1 AND d.available_at <= %(now)s)
+      THEN 0 ELSE asked.most END
+    FOR UPDATE SKIP LOCKED
+  ) found LIMIT %(limit)s
+), leased AS (
+  UPDATE holdfast.message SET
+    state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
+    leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = NULL,
+    verb = NULL,
+    deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, picked.timeout)
+  FROM picked
+  WHERE message.ctid = picked.address AND message.state + 0 = 0
+  RETURNING picked.n, rank, place, qid, token, deadline, {COLUMNS}
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, ready, leased)
+  SELECT qid, part, -count(*), count(*) FROM leased GROUP BY qid, part
+)
+SELECT n, rank, place, token, deadline, {COLUMNS.replace("id::text", "id")} FROM leased
+"""
+# Index message_delayed. How many of the queues had something that is due.
+PROMOTE_MANY = """
+WITH late AS (
+  SELECT qid FROM holdfast.queue q
+  WHERE name = ANY (%(queues)s) AND NOT paused AND EXISTS (
+    SELECT 1 FROM holdfast.message m
+    WHERE m.qid = q.qid AND m.state = 1 AND m.available_at <= %(now)s)
+), due AS (
+  UPDATE holdfast.message SET state = 0
+  WHERE ctid = ANY (ARRAY(
+    SELECT found.ctid FROM late CROSS JOIN LATERAL (
+      SELECT ctid FROM holdfast.message m
+      WHERE m.qid = late.qid AND m.state = 1 AND m.available_at <= %(now)s
+      ORDER BY available_at, seq LIMIT %(most)s FOR UPDATE SKIP LOCKED
+    ) found)) AND state + 0 = 1
+  RETURNING qid, part
+), counted AS (
+  INSERT INTO holdfast.delta (qid, part, ready, delayed)
+  SELECT qid, part, count(*), -count(*) FROM due GROUP BY qid, part
+)
+SELECT count(*) FROM late
+"""
 # For who must have all that is due: what another consumer is at is waited for.
 PROMOTE_ALL = PROMOTE.replace(" SKIP LOCKED", "")
 # Indexes message_ready and message_delayed.

@@ -60,6 +60,7 @@ from holdfast.stores.postgres.lowmark import LANES, LowMark
 from holdfast.stores.postgres.rows import (
     read_lease,
     take_lease,
+    take_lease_of,
     token_base,
     write_finished,
     write_messages,
@@ -87,6 +88,7 @@ from holdfast.stores.postgres.statements import (
     HOLDS,
     LEASE,
     LEASE_ABOVE,
+    LEASE_MANY,
     LEASE_OWNED,
     LEASE_OWNED_PARTS,
     LEASE_PARTS,
@@ -97,6 +99,7 @@ from holdfast.stores.postgres.statements import (
     OVERDUE,
     PROMOTE,
     PROMOTE_ALL,
+    PROMOTE_MANY,
     PURGE,
     PUT_QUEUE,
     READY_IN,
@@ -113,6 +116,8 @@ from holdfast.stores.rows import read_message
 
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
+PROMOTE_EVERY = 8
+"""Leases from many queues that were full in a row, after which it looks for what is due."""
 EVENTS_KEPT = 1000
 SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
@@ -149,6 +154,7 @@ class PostgresStore:
         self._known: dict[str, _Known] = {}
         self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
+        self._full_leases = 0
         self._id = ""
 
     @property
@@ -350,9 +356,29 @@ class PostgresStore:
         return [answers[n] for n in range(len(messages))]
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.others:
+            return self._lease_many(ask, now)
         take = self._take if ask.epochs is None else self._take_exactly
         rows = self._lease(ask, now, _LEASES, take)
         return [take_lease(row, ask, now) for row in rows or ()]
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """One statement. Delayed messages that are due are looked for, in a second one, when there
+        is room left, and now and then when there is none."""
+        asks = list(ask.each())
+        bind = _lease_many_bind(ask, asks, now)
+        rows = self._run(LEASE_MANY, bind)
+        self._full_leases = 0 if len(rows) < ask.limit else self._full_leases + 1
+        if self._full_leases % PROMOTE_EVERY == 0 and self._run(PROMOTE_MANY, bind)[0][0]:
+            left, given = ask.limit - len(rows), Counter(row[0] for row in rows)
+            if left:
+                mosts = [one.limit - given[n] for n, one in enumerate(asks, 1)]
+                more = {"mosts": arrays.ints(mosts), "limit": left, "anyway": True}
+                rows += self._run(LEASE_MANY, {**bind, **more})
+        if rows:
+            self._fold(len({row[0] for row in rows}))
+        rows.sort(key=_in_turn)
+        return [take_lease_of(row, asks, now) for row in rows]
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         def count(statement: str, bind: dict[str, Any]) -> int:
@@ -454,11 +480,13 @@ class PostgresStore:
             return answers
         if settle.alike(moves):
             answers = self._finish(moves, now)
+        elif groups := _alike_by_queue(moves):
+            answers = self._finish_many(moves, groups, now)
         else:
             answers = self._db.run(lambda db: self._settle(db, moves, now))
         if woken:
             self._wake.tell(woken)
-        self._fold()
+        self._fold(len({move.queue for move in moves}))
         return answers
 
     def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
@@ -475,6 +503,36 @@ class PostgresStore:
         self._forget_specs()
         found = iter(self._db.run(lambda db: self._settle(db, rest, now)))
         return [Settled.APPLIED if move.id in acked else next(found) for move in moves]
+
+    def _finish_many(
+        self, moves: Sequence[Transition], groups: dict[str, list[int]], now: int
+    ) -> list[Settled]:
+        """Acks of several queues: a statement for each, all sent before the first answer is read.
+        What was not held gets a second look."""
+
+        def finish(db: Connection) -> set[int]:
+            qids: dict[str, int] = self._qids(db, moves)
+            sent: list[tuple[list[int], Any]] = []
+            for name, group in groups.items():
+                qid = qids.get(name)
+                if qid is not None:
+                    bind = settle.finish_bind([moves[n] for n in group], now, qid)
+                    statement = self._sql(settle.FINISH_ALIKE)
+                    sent.append((group, db.execute(statement, bind, binary=True)))
+            done: set[int] = set()
+            for group, cursor in sent:
+                count, ids = cursor.fetchone()
+                acked: set[str] = set(ids or ())
+                done.update(n for n in group if count == len(group) or moves[n].id in acked)
+            return done
+
+        done = self._db.run(finish, at_once=True)
+        rest = [n for n in range(len(moves)) if n not in done]
+        answers = dict.fromkeys(done, Settled.APPLIED)
+        if rest:
+            again = self._db.run(lambda db: self._settle(db, [moves[n] for n in rest], now))
+            answers.update(zip(rest, again, strict=True))
+        return [answers[n] for n in range(len(moves))]
 
     def _settle(self, db: Connection, moves: Sequence[Transition], now: int) -> list[Settled]:
         return settle.settle(db, self._sql, moves, now, self._qids(db, moves))
@@ -699,19 +757,21 @@ class PostgresStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         until = clock.monotonic() + timeout
         while (left := until - clock.monotonic()) > 0:
             begun = clock.monotonic()
-            if self._wait(queues, now, left, partitions) or partitions is None:
-                return
+            found, news = self._wait(queues, now, left, partitions)
+            if found or partitions is None:
+                return found or news
             clock.sleep(max(0.0, min(begun + LOOK_AGAIN_S, until) - clock.monotonic()))
             now += round((clock.monotonic() - begun) * 1000)
+        return False
 
     def _wait(
         self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
-    ) -> bool:
-        """Whether there is something to lease; looks, and then waits for news."""
+    ) -> tuple[bool, bool]:
+        """Whether there is something to lease, else whether there may be after a wait for news."""
         seen = self._wake.watch(queues)
         found = self._run(ANYTHING, {"names": list(queues)})
         missing = set(queues) - {row[0] for row in found}
@@ -722,13 +782,13 @@ class PostgresStore:
             if paused:
                 continue
             if due is not None and due <= now:  # whoever leases makes them ready, wherever they are
-                return True
+                return True, True
             if ready and (partitions is None or self._ready_in(qid, of, partitions)):
-                return True
+                return True, True
             if due is not None:
                 ahead.append((due - now) / 1000)
-        self._wake.wait(seen, min(ahead))
-        return False
+        news = self._wake.wait(seen, min(ahead))
+        return False, news or min(ahead) < timeout
 
     def _ready_in(self, qid: int, of: int, partitions: Sequence[int]) -> bool:
         """Whether some of these `partitions` of a queue that has `of` has anything ready."""
@@ -794,9 +854,9 @@ class PostgresStore:
     def _forget_specs(self) -> None:
         self._known.clear()
 
-    def _fold(self) -> None:
-        """Counts must not pile up where no sweeper runs."""
-        self._unfolded += 1
+    def _fold(self, queues: int = 1) -> None:
+        """Counts must not pile up where no sweeper runs. A write adds one for each queue."""
+        self._unfolded += queues
         if self._unfolded >= FOLD_EVERY:
             self._unfolded = 0
             with suppress(HoldfastError):  # the call that it follows has succeeded, and must say so
@@ -819,6 +879,7 @@ _HOLDS = {
     (True, True): HOLD_OWNED_PARTS,
 }
 _in_line = itemgetter(0, 1)
+_in_turn = itemgetter(0, 1, 2)
 
 
 class _Subscription:
@@ -886,6 +947,30 @@ def _lease_bind(ask: LeaseAsk, now: int, split: bool) -> dict[str, Any]:
             names = [partition_claim(ask.queue, part) for part in ask.partitions]
             bind |= {"claims": arrays.texts(names), "epochs": arrays.ints(ask.epochs)}
     return bind
+
+
+def _alike_by_queue(moves: Sequence[Transition]) -> dict[str, list[int]]:
+    """The indexes of each queue's moves, if all of them are plain acks; else empty. Sorted, so that
+    two batches lock in one order."""
+    groups: dict[str, list[int]] = {}
+    for n, move in enumerate(moves):
+        groups.setdefault(move.queue, []).append(n)
+    plain = all(settle.alike([moves[n] for n in group]) for group in groups.values())
+    return dict(sorted(groups.items())) if plain else {}
+
+
+def _lease_many_bind(ask: LeaseAsk, asks: Sequence[LeaseAsk], now: int) -> dict[str, Any]:
+    return {
+        "queues": arrays.texts([one.queue for one in asks]),
+        "mosts": arrays.ints([one.limit for one in asks]),
+        "timeouts": arrays.ints([one.timeout_ms for one in asks]),
+        "limit": ask.limit,
+        "owner": ask.owner,
+        "base": token_base(ask.token),
+        "now": now,
+        "anyway": False,
+        "most": PROMOTE_MAX,
+    }
 
 
 def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueued]:

@@ -45,6 +45,10 @@ REDIRECTS = 5
 FAILURES = (errors.RedisError, errors.RedisClusterException, OSError)
 """All that the driver raises; not all of it has one base."""
 
+_ELSEWHERE = (errors.NoScriptError, errors.AskError)
+"""Of a call that was refused: the server does not know the script, or its slot is not there.
+MovedError is an AskError as well."""
+
 Arg = str | bytes | int
 
 
@@ -110,6 +114,59 @@ class Connections:
                 return self._ask(keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args))
             except errors.NoScriptError:  # a server that was restarted has forgotten it
                 return self._ask(keys[0], ("EVAL", script.text, len(keys), *keys, *args))
+
+    def scripts(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]
+    ) -> list[Any]:
+        """One script with the keys and arguments of each call, in one round trip to each node. An
+        answer may be an error: the other calls have run."""
+        if not calls:
+            return []
+        commands = [
+            (keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args)) for keys, args in calls
+        ]
+        with self.translated():
+            answers = self._ask_all(commands)
+        for n, answer in enumerate(answers):
+            if isinstance(answer, _ELSEWHERE):  # nothing has run
+                try:
+                    answers[n] = self.script(script, *calls[n])
+                except HoldfastError as error:
+                    answers[n] = error
+            elif isinstance(answer, FAILURES):
+                answers[n] = self._ours(answer)
+        return answers
+
+    def run_each(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+        """Commands whose first argument is their key, in one round trip to each node; the first
+        error is raised when all have run."""
+        with self.translated():
+            answers = self._ask_all([(str(words[1]), words) for words in commands])
+            for n, answer in enumerate(answers):
+                if isinstance(answer, _ELSEWHERE):
+                    answers[n] = self._ask(str(commands[n][1]), commands[n])
+                elif isinstance(answer, FAILURES):
+                    raise answer
+        return answers
+
+    def _ask_all(self, commands: Sequence[tuple[str, Sequence[Arg]]]) -> list[Any]:
+        client = self.client
+        if self.where.kind != "cluster":
+            return self._lines(client.connection_pool).ask_all([words for _, words in commands])
+        nodes: dict[Any, list[int]] = {}
+        for n, (key, _) in enumerate(commands):
+            nodes.setdefault(client.get_node_from_key(key), []).append(n)
+        answers: dict[int, Any] = {}
+        for node, mine in nodes.items():
+            lines = self._lines(client.get_redis_connection(node).connection_pool)
+            try:
+                told = lines.ask_all([commands[n][1] for n in mine])
+            except FAILURES as error:  # the calls to other nodes have run, and so may these
+                told = [error] * len(mine)
+                with suppress(*FAILURES):
+                    client.nodes_manager.initialize()  # for the next call
+            answers.update(zip(mine, told, strict=True))
+        return [answers[n] for n in range(len(commands))]
 
     def info(self, key: str) -> dict[str, str]:
         """What the server that holds a key says of itself."""
@@ -257,6 +314,26 @@ class Lines:
             raise
         except BaseException:
             line.disconnect()  # an answer may still be on its way
+            raise
+        finally:
+            self._free.append(line)
+
+    def ask_all(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+        """All are sent before the first answer is read. What the server refuses is an answer."""
+        line, answers = self._line(), list[Any]()
+        try:
+            if pack_command is None:
+                line.send_packed_command(line.pack_commands(commands))
+            else:
+                line.send_packed_command([pack_command(tuple(words)) for words in commands])
+            for _ in commands:
+                try:
+                    answers.append(line.read_response())
+                except errors.ResponseError as error:
+                    answers.append(error)
+            return answers
+        except BaseException:
+            line.disconnect()  # answers may still be on their way
             raise
         finally:
             self._free.append(line)

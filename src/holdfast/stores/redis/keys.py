@@ -106,6 +106,12 @@ class Home:
             found += self.lanes[part * LANES : (part + 1) * LANES]
         return found
 
+    def look_of(self, flag: str, lanes: str) -> list[str]:
+        """Of a look whether anything is ready; `lanes` as they are written in c."""
+        line = [self.key(kind + flag) for kind in "zda"]
+        back = [self.key(f"r{flag}.{part}") for part in range(self.parts)]
+        return [self.key("c"), *line, *back, *self.of_lanes(lanes.split() if flag == "0" else ())]
+
     def of_lanes(self, lanes: Iterable[str]) -> list[str]:
         """Of lanes written as part.lane."""
         return [f"{self._base}s{lane}" for lane in lanes]

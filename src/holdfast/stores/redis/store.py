@@ -41,7 +41,7 @@ from holdfast.store import (
     Verb,
     View,
 )
-from holdfast.stores import page_of, read_cursor
+from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
@@ -98,6 +98,10 @@ CLAIM = load("claim")
 PUBLISH = load("publish")
 DEPTHS = load("depths")
 WAITING = load("waiting")
+READY = load("ready")
+TRIES = 20
+LOOK_CHUNK = 100
+"""Queues that one script looks at: it holds up the server for a millisecond."""
 
 
 def open_url(url: str) -> RedisStore:
@@ -110,6 +114,7 @@ class RedisStore:
         self._db = Connections(where)
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
+        self._lanes: dict[str, str] = {}
         self._looked_at: dict[str, float] = {}
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
@@ -185,9 +190,14 @@ class RedisStore:
         known = self._known.get(name)
         if known is not None and known[1] > clock.monotonic():
             return known[0]
+        return self._note(name, self._db.run(*self._spec_words(name)))
+
+    def _spec_words(self, name: str) -> tuple[str, ...]:
         flag = flag_of(name)
-        fields = (f"spec{flag}", f"paused{flag}", f"rev{flag}")
-        spec = _spec(name, self._db.run("HMGET", self._keys.of(name).key("c"), *fields))
+        return "HMGET", self._keys.of(name).key("c"), f"spec{flag}", f"paused{flag}", f"rev{flag}"
+
+    def _note(self, name: str, stored: list[bytes | None]) -> QueueSpec | None:
+        spec = _spec(name, stored)
         if spec is None:
             self._known.pop(name, None)
         else:
@@ -195,12 +205,13 @@ class RedisStore:
         return spec
 
     def queues(self) -> list[QueueSpec]:
+        names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
         self._known.clear()
-        found: list[QueueSpec] = []
-        for home in self._homes():
-            spec = (self.get_queue(home), self.get_queue(home + DLQ_SUFFIX))
-            found += [each for each in spec if each is not None]
-        return sorted(found, key=lambda spec: spec.name)
+        if not names:
+            return []
+        stored = self._db.run_each([self._spec_words(name) for name in names])
+        found = (self._note(name, fields) for name, fields in zip(names, stored, strict=True))
+        return [spec for spec in found if spec is not None]
 
     def _homes(self) -> list[str]:
         return sorted(name.decode() for name in self._db.run("SMEMBERS", self._keys.homes))
@@ -347,6 +358,8 @@ class RedisStore:
         return [*keys, *home.receipts] if receipt else keys
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.others:
+            return self._lease_many(ask, now)
         leases: list[Lease] = []
         while True:
             wanted = min(CHUNK, ask.limit - len(leases))
@@ -356,19 +369,120 @@ class RedisStore:
                 if leases:  # they are leased; whoever asks again meets the error
                     return leases
                 raise
-            status, tokens, blobs, extras = answer
-            again = {
-                int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)
-            }
-            names = [token.decode() for token in tokens]
-            found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
-            for n, (token, blob) in enumerate(zip(names, found, strict=True)):
-                if blob is not None:
-                    extra = again.get(n) if again else None
-                    leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
-            self._size(found)
-            if (status != b"more" and len(names) < wanted) or len(leases) >= ask.limit:
+            leases += self._taken(home, answer, ask, now)
+            status, tokens, *_ = answer
+            if (status != b"more" and len(tokens) < wanted) or len(leases) >= ask.limit:
                 return leases
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """A look at the queues, first at as many as may be enough, in one round trip; and one for
+        the scripts that lease from those that have something."""
+        leases: list[Lease] = []
+        for some in in_steps(ask):
+            try:
+                leases += self._lease_some(some, ask.limit - len(leases), now)
+            except HoldfastError:
+                if leases:  # they are leased; whoever asks again meets the error
+                    return leases
+                raise
+            if len(leases) >= ask.limit:
+                break
+        return leases
+
+    def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
+        for _ in range(TRIES):
+            left, chosen = limit, list[LeaseAsk]()
+            ready = self._ready([one.queue for one in asks], now)
+            for one, answer in zip(asks, ready, strict=True):
+                most = min(one.limit, answer[0], left, CHUNK) if answer else 0
+                if most > 0:
+                    chosen.append(msgspec.structs.replace(one, limit=most))
+                    left -= most
+            leases = self._lease_each(chosen, now) if chosen else []
+            if leases or not chosen:  # else others took all of it in between
+                return leases
+        return []
+
+    def _lease_each(self, asks: list[LeaseAsk], now: int) -> list[Lease]:
+        calls = [self._lease_call(one, now, one.limit, one.timeout_ms) for one in asks]
+        homes = [self._home(one.queue) for one in asks]
+        leases: list[Lease] = []
+        refused: HoldfastError | None = None
+        for one, home, answer in zip(asks, homes, self._db.scripts(LEASE, calls), strict=True):
+            if isinstance(answer, HoldfastError):
+                refused = answer
+            elif answer[0] in (b"gone", b"parts"):  # since the look; the next one knows
+                self._lanes.pop(home.name, None)
+            else:
+                leases += self._taken(home, answer, one, now)
+        if refused is not None and not leases:
+            raise refused
+        return leases
+
+    def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
+        _, tokens, blobs, extras = answer
+        again = {int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)}
+        names = [token.decode() for token in tokens]
+        found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
+        leases: list[Lease] = []
+        for n, (token, blob) in enumerate(zip(names, found, strict=True)):
+            if blob is not None:
+                extra = again.get(n) if again else None
+                leases.append(take_lease(blob, token[SEQ:REST], token, ask, now, extra))
+        self._size(found)
+        return leases
+
+    def _ready(self, queues: Sequence[str], now: int) -> list[tuple[int, int | None] | None]:
+        """Of each queue how much is ready and, if nothing is, when the next delayed one comes; None
+        for a queue that is not there. Asks again for those whose lanes it did not know."""
+        found: dict[int, tuple[int, int | None] | None] = {}
+        left = list(range(len(queues)))
+        while left:
+            chunks = self._look_chunks(queues, left)
+            calls = [self._look_call([queues[n] for n in chunk], now) for chunk in chunks]
+            changed: list[int] = []
+            for chunk, told in zip(chunks, self._db.scripts(READY, calls), strict=True):
+                if isinstance(told, HoldfastError):
+                    raise told
+                for n, answer in zip(chunk, told, strict=True):
+                    if answer[0] == b"changed":
+                        self._changed(home_of(queues[n]), answer)
+                        changed.append(n)
+                        continue
+                    found[n] = None
+                    if answer[0] == b"ok":
+                        found[n] = answer[1], int(float(answer[2])) if answer[2] else None
+            left = changed
+        return [found[n] for n in range(len(queues))]
+
+    def _look_chunks(self, queues: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
+        """What one script may look at: in a cluster the queues of one slot."""
+        slots: dict[str, list[int]] = {}
+        cluster = self._where.kind == "cluster"
+        for n in numbers:
+            slots.setdefault(tag_of(queues[n]) if cluster else "", []).append(n)
+        return [
+            slot[start : start + LOOK_CHUNK]
+            for slot in slots.values()
+            for start in range(0, len(slot), LOOK_CHUNK)
+        ]
+
+    def _look_call(self, queues: Sequence[str], now: int) -> tuple[list[str], list[Arg]]:
+        keys: list[str] = []
+        args: list[Arg] = [now]
+        for name in queues:
+            home, flag = self._home(name), flag_of(name)
+            lanes = self._lanes.get(home.name, "")
+            args += (len(keys) + 1, flag, home.parts, lanes)
+            keys += home.look_of(flag, lanes)
+        return keys, args
+
+    def _changed(self, home: str, answer: list[Any]) -> None:
+        self._lanes[home] = answer[2].decode()
+        if self._parts.get(home, 1) != int(answer[1]):
+            self._parts[home] = int(answer[1])
+            for name in (home, home + DLQ_SUFFIX):
+                self._known.pop(name, None)
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         held = 0
@@ -383,23 +497,35 @@ class RedisStore:
     def _lease(
         self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
     ) -> tuple[Home, list[Any]]:
+        home = self._home(ask.queue)
+        answer = self._on(
+            ask.queue,
+            LEASE,
+            lambda home: home.lease_of(flag_of(ask.queue), ask.partitions),
+            lambda home: self._lease_args(home, ask, now, limit, timeout),
+        )
+        return home, answer
+
+    def _lease_call(
+        self, ask: LeaseAsk, now: int, limit: int, timeout: int | None
+    ) -> tuple[list[str], list[Arg]]:
+        home = self._home(ask.queue)
+        keys = home.lease_of(flag_of(ask.queue), ask.partitions)
+        return keys, self._lease_args(home, ask, now, limit, timeout)
+
+    def _lease_args(
+        self, home: Home, ask: LeaseAsk, now: int, limit: int, timeout: int | None
+    ) -> list[Arg]:
         flag, named = flag_of(ask.queue), ask.partitions
         parts = "" if named is None else f" {' '.join(map(str, named))} "
         if named is not None and ask.epochs is not None:
             pairs = zip(named, ask.epochs, strict=True)
             parts = f" {' '.join(f'{part}:{epoch}' for part, epoch in pairs)} "
         batch = quoted(ask.batch) if ask.batch else ""
-        home = self._home(ask.queue)
-        answer = self._on(
-            ask.queue,
-            LEASE,
-            lambda home: home.lease_of(flag, named),
-            lambda home: [
-                flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
-                home.parts, parts, NO_DEADLINE, self._step,
-            ],
-        )  # fmt: skip
-        return home, answer
+        return [
+            flag, limit, now, ask.token, "" if timeout is None else timeout, batch, ask.owner,
+            home.parts, parts, NO_DEADLINE, self._step,
+        ]  # fmt: skip
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         flag, done = flag_of(queue), 0
@@ -419,13 +545,11 @@ class RedisStore:
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         _no_transaction(within)
-        homes = dict.fromkeys(home_of(move.queue) for move in moves)
+        homes: dict[str, list[int]] = {}
+        for n, move in enumerate(moves):
+            homes.setdefault(home_of(move.queue), []).append(n)
         if len(homes) > 1:
-            answers: dict[int, Settled] = {}
-            for name in homes:
-                mine = [n for n, move in enumerate(moves) if home_of(move.queue) == name]
-                answers |= zip(mine, self.settle([moves[n] for n in mine], now), strict=True)
-            return [answers[n] for n in range(len(moves))]
+            return self._settle_homes(moves, list(homes.values()), now)
         if not moves:
             return []
         if alike(moves):
@@ -435,32 +559,47 @@ class RedisStore:
             told += (self._mover.move if way else self._settle)(list(some), now)
         return told
 
+    def _settle_homes(
+        self, moves: Sequence[Transition], homes: list[list[int]], now: int
+    ) -> list[Settled]:
+        """One home after the other; but where there are only plain acks, all in one round trip."""
+        answers: dict[int, Settled] = {}
+        acks: list[list[int]] = []
+        for mine in homes:
+            some = [moves[n] for n in mine]
+            if alike(some):
+                acks += [mine[n : n + CHUNK] for n in range(0, len(mine), CHUNK)]
+            else:
+                answers |= zip(mine, self.settle(some, now), strict=True)
+        calls = [self._finish_call([moves[n] for n in mine], now) for mine in acks]
+        for mine, told in zip(acks, self._db.scripts(FINISH, calls), strict=True):
+            if isinstance(told, HoldfastError):
+                raise told
+            answers |= zip(mine, (ANSWERS[answer] for answer in told[1]), strict=True)
+        return [answers[n] for n in range(len(moves))]
+
     def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         """Many acks: the plainest and most frequent of all settlements."""
-        first, answers = moves[0], list[Settled]()
-        flag, home = flag_of(first.queue), self._home(first.queue)
-        width = 1 if all(move.result is None for move in moves) else 2
+        answers: list[Settled] = []
         while len(answers) < len(moves):
             chunk = moves[len(answers) : len(answers) + CHUNK]
-            args: list[Arg] = [
-                flag,
-                now,
-                first.verb.value,
-                first.status or "",
-                self._step,
-                "",
-                width,
-            ]
-            if width == 1:
-                args += [cast(str, move.token) for move in chunk]
-            else:
-                for move in chunk:
-                    result = b"" if move.result is None else b"=" + move.result
-                    args += (cast(str, move.token), result)
-            keys = [*home.finish[flag], *home.of_lanes(lanes_of(chunk, home))]
-            _, told = self._db.script(FINISH, keys, args)
+            _, told = self._db.script(FINISH, *self._finish_call(chunk, now))
             answers += [ANSWERS[answer] for answer in told]
         return answers
+
+    def _finish_call(self, moves: Sequence[Transition], now: int) -> tuple[list[str], list[Arg]]:
+        first = moves[0]
+        flag, home = flag_of(first.queue), self._home(first.queue)
+        width = 1 if all(move.result is None for move in moves) else 2
+        verb, status = first.verb.value, first.status or ""
+        args: list[Arg] = [flag, now, verb, status, self._step, "", width]
+        if width == 1:
+            args += [cast(str, move.token) for move in moves]
+        else:
+            for move in moves:
+                result = b"" if move.result is None else b"=" + move.result
+                args += (cast(str, move.token), result)
+        return [*home.finish[flag], *home.of_lanes(lanes_of(moves, home))], args
 
     def _settle(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         answers: list[Settled] = []
@@ -751,24 +890,28 @@ class RedisStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         if partitions is not None:
-            for name in queues[:1]:
-                self._wait_for(name, partitions, now, timeout)
-            return
+            return any(self._wait_for(name, partitions, now, timeout) for name in queues[:1])
         ahead = [timeout, LOOK_S]
-        for name in queues:
-            paused, ready, _, _, _, _, due, _ = self._count(name, now, heads=False)
-            if ready and not paused:
-                return
-            if due and not paused:
-                ahead.append((int(float(due)) - now) / 1000)
+        looks: list[tuple[int, int | None]] = []
+        for name, found in zip(queues, self._ready(queues, now), strict=True):
+            if found is None:
+                self._known.pop(name, None)
+                raise QueueNotFound(f"no queue {name!r}")
+            looks.append(found)
+        if any(ready > 0 for ready, _ in looks):
+            return True
+        for _, due in looks:
+            if due is not None:
+                ahead.append(max(0, due - now) / 1000)
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
         seconds = min(ahead)
+        due = seconds < min(timeout, LOOK_S)
         one_slot = len({tag_of(name) for name in queues}) == 1
-        self._wake.wait(keys, seconds, due=seconds < min(timeout, LOOK_S), one_slot=one_slot)
+        return self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
 
-    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> None:
+    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> bool:
         """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""
         flag, asked = flag_of(queue), " ".join(map(str, parts))
         begun = clock.monotonic()
@@ -778,12 +921,13 @@ class RedisStore:
                 queue, WAITING, lambda home: home.lease_of(flag, parts), [at, asked]
             )
             if ready:
-                return
+                return True
             until_due = max(0, int(float(due)) - at) / 1000 if due else LOOK_S
             seconds, home = min(left, LOOK_S, until_due), self._home(queue)
             lanes = home.lanes_of(parts) if flag == "0" else []
             streams = [home.news[int(flag)], *lanes]
             self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
+        return False
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""

@@ -23,6 +23,8 @@ TICK_S = 0.1
 STEP_S = 0.02
 BLIND_LOOK_S = 0.05
 """The same in a cluster, for who waits for several queues: each in turn."""
+TURNS_MAX = 4
+"""For who waits there for more queues than this: all of them, after each BLIND_LOOK_S."""
 
 
 class Wake:
@@ -32,14 +34,16 @@ class Wake:
         self._db = db
         self._never = threading.Event()
 
-    def wait(self, keys: list[str], seconds: float, *, due: bool, one_slot: bool) -> None:
-        """`due`: something is, after so many seconds, and nobody will say so."""
+    def wait(self, keys: list[str], seconds: float, *, due: bool, one_slot: bool) -> bool:
+        """Whether somebody woke it. `due`: something is, after so many seconds, and nobody will
+        say so."""
         if not one_slot and self._db.where.kind == "cluster":
-            self._in_turn(keys, seconds)
-        elif due:
-            self._until_due(lambda left: self._pop(keys, left), lambda: self._take(keys), seconds)
-        else:
-            self._pop(keys, seconds)
+            return self._in_turn(keys, seconds)
+        if due:
+            return self._until_due(
+                lambda left: self._pop(keys, left), lambda: self._take(keys), seconds
+            )
+        return self._pop(keys, seconds)
 
     def read(self, streams: list[str], seen: str, seconds: float, *, due: bool) -> None:
         """Until one of them has an entry after `seen`, the number of a place in line."""
@@ -56,24 +60,32 @@ class Wake:
         else:
             read(seconds)
 
-    def _in_turn(self, keys: list[str], seconds: float) -> None:
+    def _in_turn(self, keys: list[str], seconds: float) -> bool:
+        """In a cluster, where no command waits for keys of several slots."""
         until = clock.monotonic() + seconds
         while (left := until - clock.monotonic()) > 0:
+            if len(keys) > TURNS_MAX:
+                if any(self._db.run_each([("LPOP", key) for key in keys])):
+                    return True
+                self._never.wait(min(left, BLIND_LOOK_S))
+                continue
             for key in keys:
                 if self._pop([key], min(left, BLIND_LOOK_S)):
-                    return
+                    return True
+        return False
 
     def _until_due(
         self, wait: Callable[[float], bool], look: Callable[[], bool], seconds: float
-    ) -> None:
+    ) -> bool:
         """A server ends a wait up to TICK_S late: the last of it is waited here."""
         until = clock.monotonic() + seconds
         if seconds > TICK_S and wait(seconds - TICK_S):
-            return
+            return True
         while (left := until - clock.monotonic()) > 0:
             if look():
-                return
+                return True
             self._never.wait(min(left, STEP_S))
+        return False
 
     def _take(self, keys: list[str]) -> bool:
         return any(self._db.run("LPOP", key) is not None for key in keys)

@@ -120,6 +120,14 @@ SELECT qid, partitions, paused,
           WHERE m.qid = q.qid AND m.state = 1 AND m.available_at <= ?)
 FROM holdfast_queue q WHERE name = ?
 """
+# Indexes holdfast_ready and holdfast_delayed, one look into each for every queue that is named.
+# The CROSS JOIN keeps to the order of the names.
+ANYTHING_IN = """
+SELECT names.key, q.qid, q.paused,
+  EXISTS (SELECT 1 FROM holdfast_message m WHERE m.qid = q.qid AND m.state = 0),
+  (SELECT min(available_at) FROM holdfast_message m WHERE m.qid = q.qid AND m.state = 1)
+FROM json_each(?) names CROSS JOIN holdfast_queue q ON q.name = names.value
+"""
 
 # Index holdfast_message_id.
 GET = f"""
@@ -268,8 +276,35 @@ class SQLiteStore:
         return answers
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        if ask.others:
+            return self._lease_many(ask, now)
         lease, rows = self._take(ask, now, TAKE)
         return [take_lease(row, ask, lease, now) for row in rows]
+
+    def _lease_many(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """In one transaction. A reader finds the queues that have something beforehand."""
+        asks = list(ask.each())
+        with self._db.peek() as db:
+            found = [
+                asks[n]
+                for n, _, paused, ready, next_at in _anything_in(db, [one.queue for one in asks])
+                if not paused and (ready or (next_at is not None and next_at <= now))
+            ]
+        if not found:
+            return []
+        leases: list[Lease] = []
+        with self._writing(quiet=True) as db:
+            lease, counts = next_number(db, "lease", 1), Counts()
+            for one in found:
+                limit = min(one.limit, ask.limit - len(leases))
+                if not limit:
+                    break
+                rows = _take_from(db, one, limit, lease, now, counts)
+                leases += [take_lease(row, one, lease, now) for row in rows]
+            if leases:
+                db.execute(HOLD, (lease, ask.token, ask.owner, now, len(leases)))
+            counts.write(db)
+        return leases
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
         return len(self._take(ask, now, TAKE_HELD)[1])
@@ -289,25 +324,13 @@ class SQLiteStore:
                 if not parts:
                     return 0, []
             counts = Counts()
-            limit = PROMOTE_MAX if ask.epochs is None else -1
             if due:
-                for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": limit}):
-                    counts.add(qid, part, DELAYED, -1)
-                    counts.add(qid, part, READY)
+                limit = PROMOTE_MAX if ask.epochs is None else -1
+                _promote(db, qid, now, limit, counts)
             rows = _pick(db, qid, parts, ask.limit)
             lease = next_number(db, "lease", 1)
             db.execute(HOLD, (lease, ask.token, ask.owner, now, len(rows)))
-            bind: dict[str, Any] = {
-                "lease": lease,
-                "batch": ask.batch,
-                "now": now,
-                "timeout": ask.timeout_ms,
-                "seqs": msgspec.json.encode([row[0] for row in rows]).decode(),
-            }
-            db.execute(take, bind)
-            for part, n in Counter(row[PART] for row in rows).items():
-                counts.add(qid, part, READY, -n)
-                counts.add(qid, part, LEASED, n)
+            _mark_taken(db, take, rows, qid, ask, lease, now, counts)
             counts.write(db)
         return lease, rows
 
@@ -472,34 +495,41 @@ class SQLiteStore:
         now: int,
         timeout: float,
         partitions: Sequence[int] | None = None,
-    ) -> None:
+    ) -> bool:
         until = clock.monotonic() + timeout
         while (left := until - clock.monotonic()) > 0:
             begun = clock.monotonic()
-            if self._wait(queues, now, left, partitions) or partitions is None:
-                return
+            with self._db.watching() as watch:
+                ahead = self._look_ahead(queues, now, partitions)
+                if ahead is None:
+                    return True
+                moved = watch.wait(min(left, ahead))
+            if partitions is None:
+                return moved or ahead <= left
             now += round((clock.monotonic() - begun) * 1000)
+        return False
 
-    def _wait(
-        self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
-    ) -> bool:
-        """Whether there is something to lease; looks, and then waits for anything to change."""
-        with self._db.watching() as watch:
-            ahead = [timeout]
-            with self._db.read() as db:
-                for queue in queues:
-                    found = _anything(db, queue, now)
-                    if found and (partitions is None or _in_parts(db, *found, partitions)):
-                        return True
-                    (due,) = db.execute(
-                        "SELECT min(available_at) FROM holdfast_message "
-                        "WHERE qid = ? AND state = 1",
-                        (_must_exist(db, queue),),
-                    ).fetchone()
-                    if due is not None and due > now:
-                        ahead.append((due - now) / 1000)
-            watch.wait(min(ahead))
-            return False
+    def _look_ahead(
+        self, queues: Sequence[str], now: int, partitions: Sequence[int] | None
+    ) -> float | None:
+        """None when there is something to lease; else the seconds until the next is due."""
+        ahead = float("inf")
+        with self._db.read() as db:
+            found = _anything_in(db, queues)
+            if len(found) < len(queues):
+                there = {n for n, *_ in found}
+                missing = next(name for n, name in enumerate(queues) if n not in there)
+                raise QueueNotFound(f"no queue {missing!r}")
+            for _, qid, paused, ready, next_at in found:
+                if paused:
+                    continue
+                if next_at is not None and next_at <= now:
+                    return None
+                if ready and (partitions is None or _in_parts(db, qid, partitions)):
+                    return None
+                if next_at is not None:
+                    ahead = min(ahead, (next_at - now) / 1000)
+        return ahead
 
     def _writing(
         self, within: Any = None, *, quiet: bool = False
@@ -643,10 +673,63 @@ def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool]
     return None if paused or not (ready or due) else (qid, partitions, bool(due))
 
 
-def _in_parts(db: sqlite3.Cursor, qid: int, all: int, due: bool, partitions: Sequence[int]) -> bool:
-    """Whether something is ready in these; what is due is made ready by whoever leases."""
+def _anything_in(
+    db: sqlite3.Cursor, queues: Sequence[str]
+) -> list[tuple[int, int, bool, bool, int | None]]:
+    """Of each queue that exists: its index in `queues`, its qid, whether it is paused, whether
+    anything is ready, and when the first of its delayed messages is due."""
+    return db.execute(ANYTHING_IN, (msgspec.json.encode(list(queues)).decode(),)).fetchall()
+
+
+def _take_from(
+    db: sqlite3.Cursor, ask: LeaseAsk, limit: int, lease: int, now: int, counts: Counts
+) -> list[tuple[Any, ...]]:
+    """Of one of several queues, as it is now: it may have changed, or gone, since it was found."""
+    row = db.execute(ANYTHING, (now, ask.queue)).fetchone()
+    if row is None:
+        return []
+    qid, partitions, paused, _, due = row
+    if paused:
+        return []
     if due:
-        return True
+        _promote(db, qid, now, PROMOTE_MAX, counts)
+    rows = _pick(db, qid, tuple(range(partitions)), limit)
+    if rows:
+        _mark_taken(db, TAKE, rows, qid, ask, lease, now, counts)
+    return rows
+
+
+def _promote(db: sqlite3.Cursor, qid: int, now: int, limit: int, counts: Counts) -> None:
+    for (part,) in db.execute(PROMOTE, {"qid": qid, "now": now, "limit": limit}):
+        counts.add(qid, part, DELAYED, -1)
+        counts.add(qid, part, READY)
+
+
+def _mark_taken(
+    db: sqlite3.Cursor,
+    take: str,
+    rows: list[tuple[Any, ...]],
+    qid: int,
+    ask: LeaseAsk,
+    lease: int,
+    now: int,
+    counts: Counts,
+) -> None:
+    bind: dict[str, Any] = {
+        "lease": lease,
+        "batch": ask.batch,
+        "now": now,
+        "timeout": ask.timeout_ms,
+        "seqs": msgspec.json.encode([row[0] for row in rows]).decode(),
+    }
+    db.execute(take, bind)
+    for part, n in Counter(row[PART] for row in rows).items():
+        counts.add(qid, part, READY, -n)
+        counts.add(qid, part, LEASED, n)
+
+
+def _in_parts(db: sqlite3.Cursor, qid: int, partitions: Sequence[int]) -> bool:
+    """Whether something is ready in these."""
     ready = "SELECT 1 FROM holdfast_message WHERE qid = ? AND state = 0 AND part = ? LIMIT 1"
     return any(db.execute(ready, (qid, part)).fetchone() for part in partitions)
 

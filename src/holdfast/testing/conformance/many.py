@@ -1,0 +1,332 @@
+"""Leasing from many queues at once, and workers that have many."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast, Lease, Outgoing, Queue, Settled
+from holdfast.leaser import FEW, SHARE, Leaser, Specs
+from holdfast.store import LeaseAsk, OtherQueue, Store
+from holdfast.testing import ManualClock, wait_until
+from holdfast.testing.conformance.fixtures import StoreFactory
+
+TIMEOUT_MS = 30_000
+
+
+class Counted:
+    """A store that notes which of its methods were called."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            return found(*args, **options)
+
+        return call
+
+
+@pytest.fixture
+def counted(store: Store) -> Counted:
+    return Counted(store)
+
+
+def make(hf: Holdfast, n: int, **options: Any) -> list[Queue]:
+    return [hf.queue(f"orders-{i:03d}", **options) for i in range(n)]
+
+
+def ask_of(
+    queues: Sequence[Queue], limit: int, share: int | None = None, timeouts: Sequence[int] = ()
+) -> LeaseAsk:
+    first, *others = (
+        OtherQueue(queue.name, timeouts[n] if timeouts else TIMEOUT_MS)
+        for n, queue in enumerate(queues)
+    )
+    token = secrets.token_hex(8)
+    return LeaseAsk(
+        first.queue, limit, "me", token, first.timeout_ms, others=tuple(others), share=share
+    )
+
+
+def lease(
+    hf: Holdfast, queues: Sequence[Queue], limit: int, share: int | None = None
+) -> list[Lease]:
+    return hf.store.lease(ask_of(queues, limit, share), hf.context.clock.now())
+
+
+def seen(leases: list[Lease]) -> list[tuple[str, Any]]:
+    return [(lease.message.queue, lease.message.payload) for lease in leases]
+
+
+def test_many_queues_give_what_they_have_in_their_order(hf: Holdfast) -> None:
+    first, empty, second, third = make(hf, 4)
+    for n in range(3):
+        first.enqueue(n)
+        third.enqueue(n, priority=n)
+    second.enqueue("only")
+    wanted = [(first.name, n) for n in range(3)]
+    wanted += [(second.name, "only"), *((third.name, n) for n in (2, 1, 0))]
+    leases = lease(hf, [first, empty, second, third], 100)
+    assert seen(leases) == wanted
+    assert all(lease.message.attempts == 1 for lease in leases)
+    assert [queue.stats().leased for queue in (first, empty, second, third)] == [3, 0, 1, 3]
+    assert lease(hf, [first, empty, second, third], 100) == []
+
+
+def test_many_queues_give_no_more_than_their_share_and_the_limit(hf: Holdfast) -> None:
+    queues = make(hf, 4)
+    for queue in queues:
+        queue.enqueue_many(range(5))
+    a, b, c, d = (queue.name for queue in queues)
+    assert seen(lease(hf, queues, 5, share=2)) == [(a, 0), (a, 1), (b, 0), (b, 1), (c, 0)]
+    assert seen(lease(hf, queues[::-1], 7, share=3)) == [
+        *((d, n) for n in range(3)),
+        *((c, n) for n in range(1, 4)),
+        (b, 2),
+    ]
+    rest = seen(lease(hf, queues, 100))
+    assert Counter(name for name, _ in rest) == {a: 3, b: 2, c: 1, d: 2}
+    assert [queue.stats().ready for queue in queues] == [0, 0, 0, 0]
+
+
+def test_of_many_queues_paused_and_deleted_ones_give_nothing(hf: Holdfast) -> None:
+    gone, paused, there = make(hf, 3)
+    for queue in (gone, paused, there):
+        queue.enqueue(queue.name)
+    lease(hf, [gone, there], 1)  # the store has seen both
+    gone.delete(force=True)
+    paused.pause()
+    assert seen(lease(hf, [gone, paused, there], 10)) == [(there.name, there.name)]
+    paused.resume()
+    assert seen(lease(hf, [gone, paused, there], 10)) == [(paused.name, paused.name)]
+
+
+def test_of_many_queues_what_is_due_takes_its_place(hf: Holdfast, clock: ManualClock) -> None:
+    first, second = queues = make(hf, 2)
+    first.enqueue("late", delay=5, priority=1)
+    first.enqueue("early")
+    second.enqueue("later", delay=60)
+    assert seen(lease(hf, queues, 1)) == [(first.name, "early")]
+    first.enqueue("third")
+    clock.advance(5)
+    assert seen(lease(hf, queues, 10)) == [(first.name, "late"), (first.name, "third")]
+    clock.advance(55)
+    assert seen(lease(hf, queues, 10)) == [(second.name, "later")]
+
+
+def test_what_is_due_is_leased_although_other_queues_fill_every_lease(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    deep, late = queues = make(hf, 2)
+    deep.enqueue_many(range(100))
+    late.enqueue("late", delay=1)
+    clock.advance(1)
+    for _ in range(30):
+        found = seen(lease(hf, queues[::-1], 2, share=1))
+        if (late.name, "late") in found:
+            return
+    pytest.fail("the queue whose message was delayed got no turn")
+
+
+def test_many_queues_keep_their_own_lease_times(hf: Holdfast, clock: ManualClock) -> None:
+    first, second = make(hf, 2)
+    first.enqueue("queue's")
+    second.enqueue("queue's")
+    second.enqueue("its own", ack_timeout=7)
+    ask = ask_of([first, second], 10, timeouts=[5_000, 60_000])
+    leases = hf.store.lease(ask, clock.now())
+    assert [lease.deadline - clock.now() for lease in leases] == [5_000, 60_000, 7_000]
+    assert first.extend(leases[0], 90).deadline == clock.now() + 90_000
+    clock.advance(61)
+    assert hf.sweep().requeued == 2
+    assert [queue.stats().ready for queue in (first, second)] == [0, 2]
+
+
+def test_leases_of_many_queues_settle_together(hf: Holdfast, clock: ManualClock) -> None:
+    queues = make(hf, 12)
+    for queue in queues:
+        queue.enqueue_many(range(3))
+    leases = lease(hf, queues, 100)
+    by_queue = {queue.name: queue for queue in queues}
+    for one in leases[::3]:
+        by_queue[one.message.queue].nack(one, "again", delay=0)
+    for one in leases[1::3]:
+        by_queue[one.message.queue].ack(one)
+    answers = [by_queue[one.message.queue].settle([one])[0] for one in leases[2::3]]
+    assert answers == [Settled.APPLIED] * 12
+    again = lease(hf, queues, 100)
+    assert sorted(one.id for one in again) == sorted(one.id for one in leases[::3])
+    assert {one.message.attempts for one in again} == {2}
+    for queue in queues:
+        stats = queue.stats()
+        assert (stats.ready, stats.leased, stats.done) == (0, 1, 2)
+
+
+def test_queues_with_partitions_and_retries_among_many(hf: Holdfast) -> None:
+    split = hf.queue("split", partitions=3)
+    plain, other = make(hf, 2)
+    split.enqueue_many(Outgoing(n, key=str(n)) for n in range(30))
+    plain.enqueue_many(range(3))
+    other.enqueue("x")
+    (again,) = plain.lease()
+    plain.nack(again, "later", delay=0)
+    leases = lease(hf, [plain, split, other], 100)
+    found = Counter(one.message.queue for one in leases)
+    assert found == {plain.name: 3, "split": 30, other.name: 1}
+    assert [one.message.payload for one in leases if one.message.queue == plain.name] == [0, 1, 2]
+    assert [one.message.payload for one in leases if one.message.queue == "split"] == list(
+        range(30)
+    )
+
+
+def test_leasers_of_many_queues_get_different_messages(
+    hf: Holdfast, another: Callable[[], Holdfast]
+) -> None:
+    queues = make(hf, 20)
+    for queue in queues:
+        queue.enqueue_many(range(10))
+    got: list[list[str]] = [[] for _ in range(4)]
+    go = threading.Barrier(4)
+
+    def work(n: int) -> None:
+        mine = another()
+        handles = [mine.queue(queue.name) for queue in queues]
+        go.wait()
+        while leases := lease(mine, handles[n * 5 :] + handles[: n * 5], 13, share=4):
+            got[n] += [one.id for one in leases]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = Counter(id for mine in got for id in mine)
+    assert set(found.values()) == {1}
+    missed = lease(hf, queues, 1000)  # whoever lost a race may have been told of nothing
+    assert len(found) + len(missed) == 200
+
+
+def test_waiting_for_many_queues(hf: Holdfast, clock: ManualClock) -> None:
+    queues = make(hf, 30)
+    names = [queue.name for queue in queues]
+    # Beginning to listen for news may count as a sign.
+    wait_until(lambda: not hf.store.wait(names, clock.now(), 0.05))
+    queues[17].enqueue("x")
+    assert hf.store.wait(names, clock.now(), 600) is True
+    lease(hf, queues, 10)
+    queues[3].enqueue("y", delay=60)
+    clock.advance(60)
+    assert hf.store.wait(names, clock.now(), 600) is True
+    lease(hf, queues, 10)
+    woken = threading.Event()
+
+    def wait() -> None:
+        while not hf.store.wait(names, clock.now(), 600):
+            pass
+        woken.set()
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    queues[29].enqueue("z")
+    assert woken.wait(30)
+    with pytest.raises(holdfast.QueueNotFound):
+        hf.store.wait([*names, "missing"], clock.now(), 0.01)
+
+
+def test_a_turn_costs_as_many_calls_for_many_queues_as_for_few(
+    counted: Counted, clock: ManualClock
+) -> None:
+    hf = holdfast.connect(cast(Store, counted), clock=clock)
+    queues = make(hf, FEW + 30)
+    for n in (FEW + 1, FEW + 30):
+        some = queues[:n]
+        for queue in some:
+            queue.enqueue(queue.name)
+        specs = Specs(hf.context, [queue.name for queue in some])
+        counted.calls.clear()
+        specs.read()
+        leases = Leaser(hf.context, specs).lease(some, 500)
+        specs.policies([queue.name for queue in some])
+        assert len(leases) == n
+        assert Counter(counted.calls) == {"queues": 1, "lease": 1}
+
+
+def test_a_deep_queue_keeps_no_other_from_its_turn(hf: Holdfast, clock: ManualClock) -> None:
+    queues = make(hf, 5)
+    for queue in queues:
+        queue.enqueue_many(range(10 * SHARE))
+    specs = Specs(hf.context, [queue.name for queue in queues])
+    specs.read()
+    leaser = Leaser(hf.context, specs)
+    served = Counter[str]()
+    for _ in range(5):
+        served.update(one.message.queue for one in leaser.lease(queues, 2 * SHARE))
+    assert set(served.values()) == {2 * SHARE}
+    for queue in queues[1:]:
+        queue.purge()
+    assert len(leaser.lease(queues, 4 * SHARE)) == 4 * SHARE  # what the others leave is its own
+
+
+def test_a_worker_works_off_many_queues(counted: Counted, clock: ManualClock) -> None:
+    hf = holdfast.connect(cast(Store, counted), clock=clock)
+    queues = make(hf, FEW + 30)
+    done = Counter[str]()
+    for queue in queues:
+        queue.enqueue_many(range(5))
+
+        @hf.handler(queue.name)
+        def handle(payload: int, name: str = queue.name) -> None:
+            done[name] += 1
+
+    worker = hf.worker(concurrency=4, until_empty=True, sweep=False)  # makes missing queues
+    counted.calls.clear()
+    assert worker.run()
+    assert done == {queue.name: 5 for queue in queues}
+    assert [queue.stats().done for queue in queues] == [5] * len(queues)
+    assert counted.calls.count("get_queue") == 0
+    # A turn leases something, or finds all empty; each settles something in between.
+    assert counted.calls.count("lease") <= 5 * len(queues) // 4
+
+
+def test_a_worker_that_is_full_asks_nothing(store_factory: StoreFactory) -> None:
+    counted = Counted(store_factory())
+    hf = holdfast.connect(cast(Store, counted))
+    queues = make(hf, FEW + 5, ack_timeout=0.3)
+    started, go_on = threading.Event(), threading.Event()
+    for queue in queues:
+        queue.enqueue_many(range(2))
+
+        @hf.handler(queue.name)
+        def handle(payload: int) -> None:
+            started.set()
+            go_on.wait(30)
+
+    worker = hf.worker(concurrency=1, sweep=False, until_empty=True)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        assert started.wait(30)
+        before = len(counted.calls)
+        # Each renewal of the one lease is a call of its own: they show that time goes by.
+        wait_until(lambda: counted.calls[before:].count("settle") >= 4)
+        asked = Counter(counted.calls[before:])
+        assert {name for name in asked if name != "settle"} == set()
+    finally:
+        go_on.set()
+        running.join()
+    assert sum(queue.stats().done for queue in queues) == 2 * len(queues)
