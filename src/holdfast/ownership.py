@@ -448,6 +448,8 @@ class Owner:
         """Ask for more where little is left, and say what may run. `ahead`: so many are worth
         having in hand, in all partitions together; a batch in each if that is more."""
         now = self._at.clock.now()
+        if self._at.looks.due(self.queue.name, now):
+            self._at.look(self.queue.name, self._policy)
         with self._lock:
             self._each = max(self._batch, ahead // max(1, len(self._parts)))
             hungry = [part for part in self._parts.values() if self._may_ask(part, now)]
