@@ -343,7 +343,12 @@ class Queue:
         return min(WAIT_STEP_S, max(0, next_at - now) / 1000 + 0.001)
 
     def ack(self, lease: Lease, *, result: Any = None, within: Any = None) -> None:
-        """Finished: the message goes to the log, with its result if it has one."""
+        """Finished: the message goes to the log, with its result if it has one.
+
+        This and the other verbs may be repeated: a lease that the same verb has ended already is
+        fine, and `LeaseLost` says that the message moved on for another reason. `within` your own
+        transaction a repeated ack is `LeaseLost` as well, so that it rolls back your writes.
+        """
         self._settle_one(lease, Done(result), within)
 
     def nack(self, lease: Lease, error: Any = None, *, delay: float | None = None) -> None:
@@ -377,10 +382,20 @@ class Queue:
         return self._at.store.settle(moves, now, within=within)
 
     def _settle_one(self, lease: Lease, outcome: Outcome, within: Any = None) -> Transition:
+        """Repeating a verb that was applied changes nothing and is fine.
+
+        But not `within` a transaction: what the caller writes there would be committed twice.
+        """
         now = self._at.clock.now()
         move = self._decide((lease, outcome), self.policy, now)
-        if self._at.store.settle([move], now, within=within) != [Settled.APPLIED]:
+        answer = self._at.store.settle([move], now, within=within)[0]
+        if answer is Settled.STALE:
             raise LeaseLost(f"{lease.message.id}: this lease has ended, the message moved on")
+        if answer is Settled.ALREADY and within is not None:
+            raise LeaseLost(
+                f"{lease.message.id}: this lease was settled before; roll back what would be "
+                "written again"
+            )
         return move
 
     def _decide(self, item: Lease | tuple[Lease, Outcome], policy: Policy, now: int) -> Transition:

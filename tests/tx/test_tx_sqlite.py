@@ -174,6 +174,23 @@ def test_an_ack_commits_or_rolls_back_with_the_callers_writes(
 
 
 @pytest.mark.promise("TX-2")
+def test_a_repeated_ack_does_not_commit_the_callers_writes_twice(
+    queue: Queue, mine: sqlite3.Connection
+) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    with mine:
+        mine.execute("INSERT INTO sale VALUES (1)")
+        queue.ack(lease, within=mine)
+    mine.execute("INSERT INTO sale VALUES (2)")
+    with pytest.raises(LeaseLost, match="settled before"):
+        queue.ack(lease, within=mine)
+    mine.rollback()
+    assert mine.execute("SELECT * FROM sale").fetchall() == [(1,)]
+    queue.ack(lease)  # without writes of one's own there is nothing to lose
+
+
+@pytest.mark.promise("TX-2")
 def test_a_lost_lease_can_still_be_rolled_back(queue: Queue, mine: sqlite3.Connection) -> None:
     queue.enqueue(1)
     (lease,) = queue.lease()
