@@ -67,6 +67,7 @@ def connect(
     store = open_store(url) if isinstance(url, str) else url
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     at = Context(store, clock or StoreClock(store.time), rng or Random(), own, owner)
+    at.requeue_batch_size = env.requeue_batch_size
     if observer is not None:
         at.observe(observer)
     return Holdfast(at, env, url if isinstance(url, str) else None)

@@ -279,6 +279,7 @@ class Batches:
     # Reserving
 
     def _hold(self, query: Query, batch: int, limit: int) -> Offset | None:
+        self._look()
         (stats,) = self._at.store.stats([self._queue], self._now())
         if not stats.ready or stats.paused or limit < 1:
             return None
@@ -307,6 +308,12 @@ class Batches:
             if n < ask.limit:
                 break
         return self._taken(query, batch, hold, counts)
+
+    def _look(self) -> None:
+        """Put back what is overdue, as every lease does: perhaps nobody sweeps."""
+        spec = self._at.store.get_queue(self._queue)
+        if spec is not None and self._at.looks.due(self._queue, self._now()):
+            self._at.look(self._queue, self._at.complete(spec))
 
     def _hold_ordered(self, query: Query, batch: int, limit: int, hold: str) -> Offset | None:
         """A part for each partition that nobody else works, without what waits for a failed one."""

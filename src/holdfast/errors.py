@@ -60,7 +60,7 @@ class SourceQueueGone(FailedPrecondition):
 
 
 class LeaseLost(HoldfastError):
-    """The lease is no longer this consumer's: it ran out and was swept, or it was settled before.
+    """The lease is no longer this consumer's: it ran out and was swept, or ended in another way.
 
     Nothing was changed. Whoever holds the message now will finish it.
     """

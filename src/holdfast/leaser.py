@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 
 from holdfast.lifecycle import ms
 from holdfast.message import Lease
@@ -22,6 +23,8 @@ SHARE = 16
 queue costs a store much less than taking one from each of several."""
 FEW = 10
 """Up to this many queues are read one by one: the stores remember them, or read them fast."""
+LOOKS = 8
+"""Queues that are looked at for overdue messages at a turn."""
 SPEC_S = 0.25
 READ_SHARE = 50
 """Reading the settings of many queues takes at most one part in this many of the time."""
@@ -90,6 +93,7 @@ class Leaser:
         if len(queues) == 1:
             return queues[0].lease(limit=limit)
         names = self._in_turn([queue.name for queue in queues])
+        self._look(names)
         share = max(SHARE, -(-limit // len(names)))
         leases = self._ask(names, limit, share)
         if len(leases) >= limit:
@@ -98,6 +102,12 @@ class Leaser:
         given = Counter(lease.message.queue for lease in leases)
         deep = [name for name, n in given.items() if n >= share]
         return leases + self._ask(deep, limit - len(leases), None)
+
+    def _look(self, names: Sequence[str]) -> None:
+        """Put back what is overdue, a few queues at a turn; nothing where this process sweeps."""
+        now = self._at.clock.now()
+        for name in islice((name for name in names if self._at.looks.due(name, now)), LOOKS):
+            self._at.look(name, self._specs.policy(name))
 
     def _in_turn(self, names: list[str]) -> list[str]:
         """Those behind the queue that was served last come first."""

@@ -462,6 +462,8 @@ class Owner:
         """Ask for more where little is left, and say what may run. `ahead`: so many are worth
         having in hand, in all partitions together; a batch in each if that is more."""
         now = self._at.clock.now()
+        if self._at.looks.due(self.queue.name, now):
+            self._at.look(self.queue.name, self._policy)
         with self._lock:
             self._each = max(self._batch, ahead // max(1, len(self._parts)))
             hungry = [part for part in self._parts.values() if self._may_ask(part, now)]
@@ -874,6 +876,8 @@ class Consumer:
             delivery, now = self._here.get(lease.token), self._at.clock.now()
             lost = LeaseLost(f"{lease.id}: this lease has ended, or its partition has a new owner")
             if delivery is None:
+                if lost_is_fine or self._was_settled(lease, outcome, now):
+                    return
                 raise lost
             if delivery.verdict is None:
                 delivery.verdict = outcome
@@ -893,3 +897,9 @@ class Consumer:
                 self._do(self._owner.settled(delivery, answer))
         if answer not in (Settled.APPLIED, Settled.ALREADY) and not lost_is_fine:
             raise lost
+
+    def _was_settled(self, lease: Lease, outcome: Outcome, now: int) -> bool:
+        """Whether this very call was applied before. Applies nothing: no deadline is that old."""
+        move = decide(lease, outcome, self._queue.policy, now, self._at.rng)
+        never = msgspec.structs.replace(move, overdue_at=-1)
+        return self._at.store.settle([never], now) == [Settled.ALREADY]

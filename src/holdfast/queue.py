@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import lifecycle, payload, tracing
+from holdfast import expiry, lifecycle, payload, tracing
 from holdfast.backoff import Backoff
 from holdfast.clock import Clock
 from holdfast.errors import (
@@ -20,6 +21,7 @@ from holdfast.errors import (
     MessageNotFound,
     QueueNotEmpty,
     QueueNotFound,
+    StoreUnavailable,
 )
 from holdfast.lifecycle import ms
 from holdfast.message import (
@@ -68,6 +70,8 @@ TEXT_MAX = 1024
 WAIT_STEP_S = 5.0
 PAGE = 500
 
+logger = logging.getLogger("holdfast.queue")
+
 
 class Context(msgspec.Struct):
     """What every verb needs: the store, the time, the dice, the connection's policy, a name.
@@ -81,6 +85,8 @@ class Context(msgspec.Struct):
     policy: Policy
     owner: str
     observers: tuple[Safe, ...] = ()
+    requeue_batch_size: int = 100
+    looks: expiry.Looks = msgspec.field(default_factory=expiry.Looks)
 
     def observe(self, observer: Observer) -> None:
         """Tell it of all that goes through this connection from now on. Again changes nothing."""
@@ -93,6 +99,26 @@ class Context(msgspec.Struct):
     def complete(self, spec: QueueSpec) -> Policy:
         """The queue's policy with every field filled in."""
         return spec.policy.over(self.policy)
+
+    def look(self, queue: str, policy: Policy, ahead_s: float = 0.0) -> bool:
+        """Settle overdue leases of a queue, before it is leased from. Whether there were any."""
+        try:
+            return expiry.look(
+                self.store,
+                self.looks,
+                queue,
+                policy,
+                self.clock,
+                self.rng,
+                limit=self.requeue_batch_size,
+                ahead_ms=ms(ahead_s),
+            )
+        except (StoreUnavailable, QueueNotFound):
+            raise
+        except Exception:  # what cannot be put back must not keep the others from being leased
+            logger.exception("%s: overdue messages could not be put back", queue)
+            self.looks.looked(queue, self.clock.now(), None)
+            return False
 
 
 class PartitionStats(msgspec.Struct, frozen=True):
@@ -270,9 +296,8 @@ class Queue:
             )
         policy = self._complete(spec)
         clock, store = self._at.clock, self._at.store
-        until = clock.monotonic() + wait
+        until, first = clock.monotonic() + wait, True
         while True:
-            now = clock.now()
             ask = LeaseAsk(
                 self.name,
                 limit,
@@ -282,14 +307,48 @@ class Queue:
                 chosen,
                 batch,
             )
-            leases = store.lease(ask, now)
-            left = until - clock.monotonic()
+            leases = self._lease(ask, policy, thorough=first, ahead_s=min(wait, WAIT_STEP_S))
+            left, first = until - clock.monotonic(), False
             if leases or left <= 0:
                 return leases
-            store.wait([self.name], now, min(left, WAIT_STEP_S))
+            now = clock.now()
+            store.wait([self.name], now, min(left, self._wait_step(now)))
+
+    def _lease(
+        self, ask: LeaseAsk, policy: Policy, *, thorough: bool, ahead_s: float
+    ) -> list[Lease]:
+        """Lease what there is, and what is overdue: it is put back at once.
+
+        The look is a round trip: it is made at most once a second, and when the queue is empty
+        (`thorough`: in any case, unless this process sweeps).
+        """
+        at = self._at
+        looked = at.looks.due(self.name, at.clock.now())
+        if looked:
+            at.look(self.name, policy, ahead_s)
+        now = at.clock.now()
+        leases = at.store.lease(ask, now)
+        if leases or looked or not thorough or at.looks.covered(now):
+            return leases
+        if at.look(self.name, policy, ahead_s):
+            leases = at.store.lease(ask, at.clock.now())
+        return leases
+
+    def _wait_step(self, now: int) -> float:
+        """Until the next look: a deadline may pass while a consumer waits."""
+        looks = self._at.looks
+        next_at = looks.next_at(self.name)
+        if next_at is None or looks.covered(now):
+            return WAIT_STEP_S
+        return min(WAIT_STEP_S, max(0, next_at - now) / 1000 + 0.001)
 
     def ack(self, lease: Lease, *, result: Any = None, within: Any = None) -> None:
-        """Finished: the message goes to the log, with its result if it has one."""
+        """Finished: the message goes to the log, with its result if it has one.
+
+        This and the other verbs may be repeated: a lease that the same verb has ended already is
+        fine, and `LeaseLost` says that the message moved on for another reason. `within` your own
+        transaction a repeated ack is `LeaseLost` as well, so that it rolls back your writes.
+        """
         self._settle_one(lease, Done(result), within)
 
     def nack(self, lease: Lease, error: Any = None, *, delay: float | None = None) -> None:
@@ -323,10 +382,20 @@ class Queue:
         return self._at.store.settle(moves, now, within=within)
 
     def _settle_one(self, lease: Lease, outcome: Outcome, within: Any = None) -> Transition:
+        """Repeating a verb that was applied changes nothing and is fine.
+
+        But not `within` a transaction: what the caller writes there would be committed twice.
+        """
         now = self._at.clock.now()
         move = self._decide((lease, outcome), self.policy, now)
-        if self._at.store.settle([move], now, within=within) != [Settled.APPLIED]:
+        answer = self._at.store.settle([move], now, within=within)[0]
+        if answer is Settled.STALE:
             raise LeaseLost(f"{lease.message.id}: this lease has ended, the message moved on")
+        if answer is Settled.ALREADY and within is not None:
+            raise LeaseLost(
+                f"{lease.message.id}: this lease was settled before; roll back what would be "
+                "written again"
+            )
         return move
 
     def _decide(self, item: Lease | tuple[Lease, Outcome], policy: Policy, now: int) -> Transition:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 
-import msgspec
-
-from holdfast import archives, batches, lifecycle, redrive, topic
+from holdfast import archives, batches, expiry, redrive, topic
 from holdfast.errors import QueueNotFound
+from holdfast.expiry import Swept, settle_overdue
 from holdfast.lifecycle import ms
-from holdfast.message import dlq_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.queue import Context
 from holdfast.settings import Settings
-from holdfast.store import Event, QueueSpec, Settled
+from holdfast.store import QueueSpec
 
 LOCK = "sweep"
 LOCK_MS = 30_000
@@ -30,19 +27,6 @@ TRIM_STEPS_MAX = 20
 logger = logging.getLogger("holdfast.sweeper")
 
 
-class Swept(msgspec.Struct, frozen=True):
-    """What a sweep moved: back to its queue, to the dead letters, to the log; and log rows cut."""
-
-    requeued: int = 0
-    dead: int = 0
-    completed: int = 0
-    trimmed: int = 0
-
-    def __add__(self, other: Swept) -> Swept:
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Swept(*(mine + theirs for mine, theirs in pairs))
-
-
 class Sweeper:
     def __init__(self, context: Context, settings: Settings) -> None:
         self._at = context
@@ -50,12 +34,17 @@ class Sweeper:
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop`. Ticks never overlap; one that fails is logged, the next still runs."""
-        while not stop.is_set():
-            try:
-                self.tick()
-            except Exception:
-                logger.exception("sweep failed; trying again in %s ms", self._interval_ms)
-            stop.wait(self._interval_ms / 1000)
+        try:
+            while not stop.is_set():
+                try:
+                    now = self._at.clock.now()
+                    self.tick()
+                    self._at.looks.cover(now, self._interval_ms)
+                except Exception:
+                    logger.exception("sweep failed; trying again in %s ms", self._interval_ms)
+                stop.wait(self._interval_ms / 1000)
+        finally:
+            self._at.looks.uncover()
 
     def tick(self) -> Swept:
         """One scheduled sweep. While another holds the lock: only what it seems to have missed."""
@@ -85,8 +74,7 @@ class Sweeper:
         if trim:
             swept += Swept(trimmed=topic.trim(self._at, now))
             redrive.forget(self._at, now)
-        if swept.requeued or swept.dead or swept.completed:
-            self._at.store.publish(self._events(swept, triggered_by))
+        expiry.publish(self._at.store, swept, triggered_by, self._at.clock.now())
         return swept
 
     def _requeue(self, spec: QueueSpec, now: int) -> Swept:
@@ -102,16 +90,8 @@ class Sweeper:
             late = self._at.store.overdue(queue, now, self._settings.requeue_batch_size)
         except QueueNotFound:
             return Swept()  # deleted since the tick began
-        at = self._at.clock.now()
-        moves = [lifecycle.expired(lease, policy, at, self._at.rng) for lease in late]
-        answers = self._at.store.settle(moves, at)
-        went: Counter[str] = Counter()
-        for move, answer in zip(moves, answers, strict=True):
-            if answer is Settled.APPLIED:
-                went[move.to_queue or "the log"] += 1
-                logger.info("%s %s: ack timeout, to %s", queue, move.id, move.to_queue or "the log")
-        dlq = dlq_of(queue) if not is_dlq(queue) else ""
-        return Swept(went[queue], went[dlq], went["the log"])
+        at = self._at
+        return settle_overdue(at.store, queue, late, policy, at.clock, at.rng)
 
     def _trim(self, spec: QueueSpec, now: int, mark: int | None) -> Swept:
         """`mark`: an archive has what finished before; it waits for no other row to go."""
@@ -138,14 +118,6 @@ class Sweeper:
         marks = archives.marks(archives.list_archives(self._at))
         waiting = [marks[spec.name] for spec in specs if spec.name in marks]
         return archives.cut(before, min(waiting, default=None))
-
-    def _events(self, swept: Swept, triggered_by: str) -> list[Event]:
-        now = self._at.clock.now()
-        counts = {"count": swept.requeued, "dlq_count": swept.dead, "triggered_by": triggered_by}
-        events = [Event("requeue", now, counts)]
-        if swept.dead:
-            events.append(Event("move_to_dlq", now, {"count": swept.dead}))
-        return events
 
     @property
     def _interval_ms(self) -> int:

@@ -77,7 +77,7 @@ def test_a_lease_that_has_ended(cli, orders, leased: dict, verb: str) -> None:
     assert orders.stats().leased == 1
 
 
-@pytest.mark.parametrize("verb", ["ack", "nack", "fail", "release", "extend"])
+@pytest.mark.parametrize("verb", ["nack", "fail", "release", "extend"])
 def test_a_lease_whose_message_is_done(cli, leased: dict, verb: str) -> None:
     cli.ok("ack", *named(leased))
     error = f"error: {ID}: this lease has ended, orders holds the message no more\n"
@@ -94,14 +94,28 @@ def test_the_good_ones_are_settled_beside_a_lost_one(cli, orders) -> None:
     orders.enqueue_many([2, 3])
     leases = cli.ok("lease", "orders", "--limit", "3").splitlines()
     cli.ok("ack", input=leases[1])
-    result = cli("ack", input="\n".join(leases))
+    result = cli("release", input="\n".join(leases))
     ids = [json.loads(line)["id"] for line in leases]
-    assert result.stdout == f"acked {ids[0]}\nacked {ids[2]}\n"
+    assert result.stdout == f"released {ids[0]}\nreleased {ids[2]}\n"
     assert result.stderr == (
         f"error: {ids[1]}: this lease has ended, orders holds the message no more\n"
     )
     assert result.exit_code == 3
-    assert orders.stats().done == 3
+    assert (orders.stats().done, orders.stats().ready) == (1, 2)
+
+
+def counts(orders) -> list[int]:
+    now = orders.stats()
+    return [now.ready, now.delayed, now.leased, now.dead, now.done]
+
+
+@pytest.mark.promise("FENCE-2")
+@pytest.mark.parametrize("verb", ["ack", "nack", "fail", "release"])
+def test_a_repeated_verb_is_fine(cli, orders, leased: dict, verb: str) -> None:
+    said = cli.ok(verb, *named(leased))
+    before = counts(orders)
+    assert cli.ok(verb, *named(leased)) == said
+    assert counts(orders) == before
 
 
 def test_extend_beside_a_lost_one(cli, orders) -> None:

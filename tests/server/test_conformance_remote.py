@@ -24,6 +24,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Queue
+from holdfast.expiry import Looks
 from holdfast.settings import Settings
 from holdfast.testing import ManualClock, MemoryStore, conformance
 from tests.server.rig import Doors, serving
@@ -147,6 +148,7 @@ def clock(local: Holdfast) -> ManualClock:
 def hf(local: Holdfast, clock: ManualClock, url: str) -> Iterator[Holdfast]:
     local.context.store = MemoryStore()
     local.context.rng = Random(7)
+    local.context.looks = Looks()  # of the clock of the test before
     with holdfast.connect(url) as remote:
         yield remote
 

@@ -188,9 +188,11 @@ def test_a_busy_writer_is_waited_for_and_then_an_error(tmp_path: Path) -> None:
     with holdfast.connect(url) as hf:
         queue = hf.queue("orders")
         queue.enqueue(1)
-        blocker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
-        blocker.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match="another process holds the write lock"):
+        blocker = sqlite3.connect(
+            tmp_path / "jobs.db", isolation_level=None, check_same_thread=False
+        )
+        blocker.execute("BEGIN IMMEDIATE")  # as another thread would
+        with pytest.raises(StoreUnavailable, match="another connection of this one, holds"):
             queue.enqueue(2)
         assert queue.stats().ready == 1  # reading goes on
         assert hf.queue("orders.dlq").lease() == []  # and nothing to lease needs no lock

@@ -217,6 +217,25 @@ def test_a_settle_commits_or_rolls_back_with_the_callers_writes(
 
 
 @pytest.mark.promise("TX-2")
+def test_a_repeated_ack_does_not_commit_the_callers_writes_twice(
+    queue: Queue, mine: MongoClient[Any]
+) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    with mine.start_session() as session:
+        with session.start_transaction():
+            sale(mine).insert_one({"_id": 1}, session=session)
+            queue.ack(lease, within=session)
+        session.start_transaction()
+        sale(mine).insert_one({"_id": 2}, session=session)
+        with pytest.raises(LeaseLost, match="settled before"):
+            queue.ack(lease, within=session)
+        session.abort_transaction()
+    assert sales(mine) == [1]
+    queue.ack(lease)  # without writes of one's own there is nothing to lose
+
+
+@pytest.mark.promise("TX-2")
 def test_a_lost_lease_can_still_be_rolled_back_or_committed(
     queue: Queue, mine: MongoClient[Any]
 ) -> None:

@@ -748,6 +748,22 @@ def test_an_ack_that_commits_after_a_sweep_has_finished_the_message(
 
 
 @pytest.mark.promise("TX-2")
+def test_a_repeated_ack_does_not_commit_the_callers_writes_twice(
+    queue: Queue, mine: psycopg.Connection[Any]
+) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    mine.execute("INSERT INTO sale VALUES (1)")
+    queue.ack(lease, within=mine)
+    mine.commit()
+    mine.execute("INSERT INTO sale VALUES (2)")
+    with pytest.raises(LeaseLost, match="settled before"):
+        queue.ack(lease, within=mine)
+    mine.rollback()
+    queue.ack(lease)  # without writes of one's own there is nothing to lose
+
+
+@pytest.mark.promise("TX-2")
 def test_a_lost_lease_can_still_be_rolled_back(
     queue: Queue, mine: psycopg.Connection[Any], look: psycopg.Connection[Any]
 ) -> None:

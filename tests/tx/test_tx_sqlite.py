@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import (
+    FailedPrecondition,
     Holdfast,
     InvalidArgument,
     Lease,
@@ -21,6 +22,7 @@ from holdfast import (
     StoreError,
     StoreFull,
 )
+from holdfast.stores.sqlite import own
 from holdfast.testing import drain, wait_until
 
 
@@ -174,6 +176,23 @@ def test_an_ack_commits_or_rolls_back_with_the_callers_writes(
 
 
 @pytest.mark.promise("TX-2")
+def test_a_repeated_ack_does_not_commit_the_callers_writes_twice(
+    queue: Queue, mine: sqlite3.Connection
+) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    with mine:
+        mine.execute("INSERT INTO sale VALUES (1)")
+        queue.ack(lease, within=mine)
+    mine.execute("INSERT INTO sale VALUES (2)")
+    with pytest.raises(LeaseLost, match="settled before"):
+        queue.ack(lease, within=mine)
+    mine.rollback()
+    assert mine.execute("SELECT * FROM sale").fetchall() == [(1,)]
+    queue.ack(lease)  # without writes of one's own there is nothing to lose
+
+
+@pytest.mark.promise("TX-2")
 def test_a_lost_lease_can_still_be_rolled_back(queue: Queue, mine: sqlite3.Connection) -> None:
     queue.enqueue(1)
     (lease,) = queue.lease()
@@ -224,3 +243,87 @@ def test_within_must_be_a_connection_to_the_same_file(queue: Queue, tmp_path: Pa
     with pytest.raises(InvalidArgument, match="within"):
         memory.enqueue(1, within=object())
     assert memory.stats().ready == 0
+
+
+OWN = "this thread has a transaction of its own open"
+
+
+@pytest.mark.promise("TX-1")
+def test_a_queue_that_is_made_inside_the_transaction_is_refused_at_once(
+    hf: Holdfast, mine: sqlite3.Connection
+) -> None:
+    mine.execute("INSERT INTO sale VALUES (1)")
+    with pytest.raises(FailedPrecondition, match=OWN) as refused:
+        hf.queue("new").enqueue(1, within=mine)
+    assert "create and change queues before the transaction" in str(refused.value)
+    mine.rollback()
+    new = hf.queue("new")
+    mine.execute("INSERT INTO sale VALUES (1)")
+    with pytest.raises(FailedPrecondition, match=OWN):
+        hf.queue("new", max_attempts=7)
+    hf.queue("new").enqueue(1, within=mine)  # nothing to make, nothing to change
+    mine.commit()
+    assert new.stats().ready == 1
+
+
+@pytest.mark.promise("TX-1", "TX-2")
+@pytest.mark.parametrize("check_thread", [True, False])
+def test_a_call_that_forgot_the_transaction_is_refused_at_once(
+    queue: Queue, file: Path, mine: sqlite3.Connection, check_thread: bool
+) -> None:
+    queue.enqueue_many([1, 2])
+    first, second = queue.lease(2)
+    pooled = sqlite3.connect(file, check_same_thread=check_thread)
+    pooled.execute("INSERT INTO sale VALUES (1)")
+    queue.ack(first, within=pooled)
+    for forgot in (lambda: queue.enqueue(3), lambda: queue.ack(second)):
+        with pytest.raises(FailedPrecondition, match=OWN):
+            forgot()
+    pooled.commit()
+    pooled.close()
+    queue.ack(second)
+    assert (queue.stats().done, sales(mine)) == (2, [1])
+
+
+@pytest.mark.promise("TX-1")
+def test_a_transaction_of_another_thread_is_waited_for(
+    hf: Holdfast, queue: Queue, file: Path, mine: sqlite3.Connection
+) -> None:
+    mine.execute("INSERT INTO sale VALUES (1)")
+    failed: list[BaseException] = []
+
+    def enqueue() -> None:
+        try:
+            queue.enqueue(1)
+        except BaseException as error:
+            failed.append(error)
+
+    waits = threading.Thread(target=enqueue)
+    waits.start()
+    waits.join(0.3)  # it has looked, and goes on waiting
+    assert waits.is_alive()
+    mine.commit()
+    waits.join(30)
+    assert (failed, queue.stats().ready) == ([], 1)
+
+
+def test_what_this_thread_has_open(hf: Holdfast, file: Path, tmp_path: Path) -> None:
+    assert own.open_here(file, None) is None
+    plain, other = sqlite3.connect(file), sqlite3.connect(tmp_path / "other.db")
+    for connection in (plain, other):
+        connection.execute("CREATE TABLE note (id INTEGER)")
+    other.execute("INSERT INTO note VALUES (1)")
+    assert own.open_here(file, None) is None  # a file of its own
+    plain.execute("BEGIN")
+    plain.execute("SELECT * FROM note").fetchall()
+    assert own.open_here(file, None) == "open"  # it may only read
+    plain.execute("INSERT INTO note VALUES (1)")
+    assert own.open_here(file, None) == "writes"
+    plain.rollback()
+    assert own.open_here(file, None) is None
+    shared = sqlite3.connect(file, check_same_thread=False)
+    shared.execute("INSERT INTO note VALUES (1)")
+    assert own.open_here(file, None) is None  # perhaps another thread's
+    assert own.open_here(file, id(shared)) == "writes"
+    for connection in (plain, other, shared):
+        connection.close()

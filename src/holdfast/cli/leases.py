@@ -32,6 +32,7 @@ from holdfast.cli.kinds import LIMIT, SECONDS
 from holdfast.cli.show import length
 from holdfast.message import check_id
 from holdfast.outcome import Outcome
+from holdfast.payload import JSON
 
 STDIN_MAX = 10_000
 """Leases that one call settles."""
@@ -115,13 +116,12 @@ def extend(app: App, lease: tuple[str, ...]) -> None:
         for queue, held in _by_queue(refs):
             handle = find_queue(hf, queue)
             leases, gone = _leases(hf, queue, held)
-            lost += gone
             for one in leases:
                 try:
                     longer = handle.extend(one, seconds)
                     _said_extended(app, longer, hf.context.clock.now())
                 except LeaseLost as error:
-                    lost.append(str(error))
+                    lost.append(gone.get(one.token, str(error)))
     _tell_lost(lost)
 
 
@@ -135,13 +135,13 @@ def _settle(app: App, refs: list[Ref], outcome: Outcome, word: str) -> None:
         for queue, held in _by_queue(refs):
             handle = find_queue(hf, queue)
             leases, gone = _leases(hf, queue, held)
-            lost += gone
             answers = handle.settle([(one, outcome) for one in leases])
             for one, answer in zip(leases, answers, strict=True):
-                if answer is Settled.APPLIED:
+                if answer is not Settled.STALE:
                     _said(app, queue, one.id, word)
                 else:
-                    lost.append(f"{one.id}: this lease has ended, the message moved on")
+                    moved_on = f"{one.id}: this lease has ended, the message moved on"
+                    lost.append(gone.get(one.token, moved_on))
     _tell_lost(lost)
 
 
@@ -199,19 +199,23 @@ def _by_queue(refs: Iterable[Ref]) -> list[tuple[str, list[Ref]]]:
     return [*queues.items()]
 
 
-def _leases(hf: Holdfast, queue: str, refs: list[Ref]) -> tuple[list[Lease], list[str]]:
-    """The leases as the store may still know them, and what is said of those it cannot."""
+def _leases(hf: Holdfast, queue: str, refs: list[Ref]) -> tuple[list[Lease], dict[str, str]]:
+    """The leases as the store may still know them, and why those have ended that it cannot.
+
+    These are settled as well: the store knows a call that was repeated.
+    """
     there = {message.id: message for message in hf.store.get(queue, [ref.id for ref in refs])}
     leases: list[Lease] = []
-    lost: list[str] = []
+    lost: dict[str, str] = {}
     for ref in refs:
         message = there.get(ref.id)
         if message is None:
-            lost.append(f"{ref.id}: this lease has ended, {queue} holds the message no more")
+            lost[ref.token] = f"{ref.id}: this lease has ended, {queue} holds the message no more"
+            message = Message(ref.id, queue, 0, 0, None, None, b"", JSON, {}, 0, 0, 1)
         elif message.queue != queue:
-            lost.append(f"{ref.id}: this lease has ended, the message is in {message.queue}")
-        else:
-            leases.append(_lease(message, ref))
+            lost[ref.token] = f"{ref.id}: this lease has ended, the message is in {message.queue}"
+            message = msgspec.structs.replace(message, queue=queue)
+        leases.append(_lease(message, ref))
     return leases, lost
 
 

@@ -220,7 +220,7 @@ class Service:
     async def _settle_one(self, ask: Any, outcome: Any, **fields: Any) -> s.SettledDoc:
         item = s.SettleItem(ask.id, ask.token, outcome, owner=ask.owner, **fields)
         done: s.SettledDoc = await self._settles.add(ask.queue, _checked(item))
-        if done.status != Settled.APPLIED:
+        if done.status == Settled.STALE:
             raise LeaseLost(f"{ask.id}: this lease has ended, the message moved on")
         return done
 

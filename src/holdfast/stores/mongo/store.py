@@ -527,7 +527,10 @@ class MongoStore:
         """The documents of a batch that this process leased and now acks, if it is no more."""
         queue, found = moves[0].queue, self._leasing.remembered.take(moves)
         plain = all(
-            move.target is Target.DONE and move.history is None and move.queue == queue
+            move.target is Target.DONE
+            and move.history is None
+            and move.overdue_at is None
+            and move.queue == queue
             for move in moves
         )
         return found if plain and len(found) == len(moves) else None

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.errors import (
+    FailedPrecondition,
     HoldfastError,
     InvalidArgument,
     StoreCorrupt,
@@ -20,13 +21,18 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.stores.sqlite import own
 from holdfast.stores.sqlite.checkpoints import Checkpointer
 
 CHECKPOINT_PAGES = 8000
 """A commit that finds the log file as long as this, some 32 MB, folds it into the database itself
 (two fsyncs): the thread that does so beside the writers has fallen behind."""
+THREADS_MAX = 1000
 ASK_MS = 1
 """How long SQLite itself waits for the write lock before `_begin` asks again."""
+OWN_S = (0.05, 1.0)
+"""When a call that waits for the write lock looks whether its own thread holds it: the second time
+a transaction counts that may have written nothing."""
 POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.002, 0.03, 1.0
 """How often one thread per store asks SQLite whether another process has committed: at once after
 somebody has, then less and less often."""
@@ -40,6 +46,8 @@ class Connections:
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._opening = threading.Lock()
+        self._joined: dict[int, int] = {}
+        """By thread: the id of the connection that it gave last to be joined."""
         self._pid = 0
         self._closed = False
 
@@ -108,16 +116,31 @@ class Connections:
     def _begin(self, cursor: sqlite3.Cursor) -> None:
         """Ask for the write lock every millisecond. SQLite itself would ask after 1, 2, 5, ... 100
         ms, and who writes one batch after the other would hardly ever let anybody else in."""
-        until = None
+        begun, looks = None, list(OWN_S)
         while True:
             try:
                 cursor.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
-                now = clock.monotonic()
-                until = until or now + self._busy_timeout
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or now >= until:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY"):
                     raise
+                now = clock.monotonic()
+                begun = begun or now
+                is_over = now >= begun + self._busy_timeout
+                if looks and (is_over or now >= begun + looks[0]):
+                    looks.pop(0)
+                    self._must_not_wait_for_itself(patient=bool(looks) and not is_over)
+                if is_over:
+                    raise
+
+    def _must_not_wait_for_itself(self, patient: bool) -> None:
+        at = own.open_here(self._path, self._joined.get(threading.get_ident()))
+        if at == "writes" or (at == "open" and not patient):
+            raise FailedPrecondition(
+                f"{self._path}: this thread has a transaction of its own open on this file, for "
+                "whose end the call would wait: pass the connection as within= (enqueue, publish, "
+                "ack, settle), or commit first; create and change queues before the transaction"
+            )
 
     @contextmanager
     def joined(self, within: Any) -> Generator[sqlite3.Cursor, None, None]:
@@ -134,6 +157,9 @@ class Connections:
                         "within", "the connection is in autocommit mode: execute BEGIN first"
                     )
                 cursor.execute("BEGIN IMMEDIATE")
+            if len(self._joined) >= THREADS_MAX:
+                self._joined.clear()
+            self._joined[threading.get_ident()] = id(within)
             # A savepoint, so that an error in the middle leaves nothing of ours behind.
             cursor.execute("SAVEPOINT holdfast")
             try:
@@ -193,6 +219,7 @@ class Connections:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=own.StoreConnection,
         )
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -323,7 +350,10 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     text = f"{path}: {error}"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return StoreUnavailable(f"{text}; another process holds the write lock, try again")
+        return StoreUnavailable(
+            f"{text}; another process, or another connection of this one, holds the write lock: "
+            "try again"
+        )
     if name.startswith("SQLITE_READONLY"):
         return StoreReadOnly(f"{text}; make the file and its folder writable")
     if name.startswith("SQLITE_FULL"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -33,6 +34,9 @@ VERBS: dict[str, Callable[[Queue, Lease], Any]] = {
     "extend": lambda queue, lease: queue.extend(lease, 60),
     "release": lambda queue, lease: queue.release(lease),
 }
+
+VERB_THAT_ENDED_IT = {"released": "release", "nacked": "nack", "settled": "ack", "dead": "fail"}
+"""Of these, the one that may be repeated."""
 
 SINCE: dict[str, Callable[[Holdfast, Queue, Lease, ManualClock], Any]] = {
     "requeued": lambda hf, queue, lease, clock: (clock.advance(30), hf.sweep()),
@@ -84,7 +88,77 @@ def test_a_stale_token_changes_nothing(
     queue.enqueue({"id": 1})
     (lease,) = queue.lease()
     SINCE[since](hf, queue, lease, clock)
-    is_refused(queue, lease)
+    is_refused(queue, lease, but=VERB_THAT_ENDED_IT.get(since))
+
+
+REPEATED: dict[str, tuple[dict[str, Any], Callable[[Queue, Lease], Any]]] = {
+    "ack": ({}, lambda queue, lease: queue.ack(lease)),
+    "ack with a result": ({}, lambda queue, lease: queue.ack(lease, result={"id": 1})),
+    "nack": ({}, lambda queue, lease: queue.nack(lease, "no", delay=0)),
+    "nack that waits": ({}, lambda queue, lease: queue.nack(lease, "no", delay=60)),
+    "last nack": ({"max_attempts": 1}, lambda queue, lease: queue.nack(lease, "no")),
+    "last nack to the log": (
+        {"max_attempts": 1, "exhausted": "complete"},
+        lambda queue, lease: queue.nack(lease, "no"),
+    ),
+    "fail": ({}, lambda queue, lease: queue.fail(lease, "never")),
+    "release": ({}, lambda queue, lease: queue.release(lease)),
+}
+
+
+@pytest.mark.promise("FENCE-2")
+@pytest.mark.parametrize("how", REPEATED)
+def test_a_repeated_verb_is_fine_and_changes_nothing(hf: Holdfast, how: str) -> None:
+    policy, verb = REPEATED[how]
+    queue = hf.queue("orders", **policy)
+    queue.enqueue({"id": 1})
+    (lease,) = queue.lease()
+    queue.extend(lease, 60)  # nor is a lease lost that was extended
+    verb(queue, lease)
+    before = everything(queue)
+    for _ in range(3):
+        verb(queue, lease)
+        assert everything(queue) == before
+    is_refused(queue, lease, but=how.removeprefix("last ").partition(" ")[0])
+
+
+@pytest.mark.promise("FENCE-2")
+@pytest.mark.parametrize("verb", ["ack", "nack", "release"])
+def test_a_repeated_verb_in_the_dead_letter_queue_is_fine(queue: Queue, verb: str) -> None:
+    queue.enqueue(1)
+    queue.fail(queue.lease()[0])
+    (lease,) = queue.dlq.lease()
+    VERBS[verb](queue.dlq, lease)
+    before = everything(queue)
+    VERBS[verb](queue.dlq, lease)
+    assert everything(queue) == before
+
+
+@pytest.mark.promise("FENCE-2", "FENCE-3")
+def test_a_repeated_extend_extends_again(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue(1)
+    (lease,) = queue.lease()
+    assert queue.extend(lease, 60).deadline == clock.now() + 60_000
+    clock.advance(1)
+    assert queue.extend(lease, 60).deadline == clock.now() + 60_000
+    queue.ack(lease)
+    with pytest.raises(LeaseLost):
+        queue.extend(lease, 60)
+
+
+@pytest.mark.promise("FENCE-2")
+def test_a_verb_after_the_message_moved_on_again_is_refused(
+    hf: Holdfast, queue: Queue, clock: ManualClock
+) -> None:
+    """The same verb ended the lease, but it is not the last thing that happened any more."""
+    queue.enqueue(1)
+    (first,) = queue.lease()
+    queue.release(first)
+    (second,) = queue.lease()
+    is_refused(queue, first)
+    queue.release(second)
+    is_refused(queue, first)
+    queue.release(second)
 
 
 @pytest.mark.promise("FENCE-1", "FENCE-2")
@@ -102,11 +176,11 @@ def test_a_token_is_good_for_its_own_message_only(queue: Queue) -> None:
     is_refused(queue, msgspec.structs.replace(first, token=second.token))
 
 
-def is_refused(queue: Queue, lease: Lease) -> None:
-    """No verb accepts this lease, and none changes anything."""
+def is_refused(queue: Queue, lease: Lease, *, but: str | None = None) -> None:
+    """No verb but that accepts this lease, and none changes anything."""
     before = everything(queue)
     for name, verb in VERBS.items():
-        with pytest.raises(LeaseLost):
+        with nullcontext() if name == but else pytest.raises(LeaseLost):
             verb(queue, lease)
         assert everything(queue) == before, name
 

@@ -857,6 +857,7 @@ def test_an_ack_that_the_store_did_not_take_may_be_repeated(
             with pytest.raises(StoreUnavailable):
                 owner.nack(lease, delay=1)
     owner.nack(lease, delay=1)
+    owner.nack(lease, delay=1)  # again: fine
     assert work_off([owner]) == []
     clock.advance(1)
     assert work_off([owner]) == [0, 1, 2]

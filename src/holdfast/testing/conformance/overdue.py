@@ -318,6 +318,216 @@ def test_one_event_per_tick_that_moved_something(
     watching.close()
 
 
+@pytest.mark.promise("OVERDUE-2")
+def test_a_lease_from_an_empty_queue_finds_what_is_overdue(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    """Nobody sweeps in this test and those that follow."""
+    sent = hf.queue("orders").enqueue({"id": 1}, priority=3)
+    consumer = another().queue("orders")
+    hf.queue("orders").lease(owner="gone")
+    clock.advance(29.999)
+    assert consumer.lease() == []
+    clock.advance(0.001)
+    (lease,) = consumer.lease()
+    assert (lease.id, lease.message.attempts, lease.message.priority) == (sent.id, 2, 3)
+    assert lease.message.errors == (
+        ErrorInfo("ack timeout exceeded", "ACK_TIMEOUT", clock.now(), 1, "gone"),
+    )
+    consumer.ack(lease)
+    assert whereabouts(consumer) == {"log": [sent.id]}
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_backlog_does_not_hide_what_is_overdue(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    first, second, *others = ids(hf.queue("orders").enqueue_many(range(10)))
+    consumer = another().queue("orders")
+    hf.queue("orders").lease(owner="gone")
+    assert ids(consumer.lease()) == [second]
+    clock.advance(30)
+    assert ids(consumer.lease()) == [first]
+    assert ids(consumer.lease()) == [second]
+    assert ids(consumer.lease(100)) == others
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_new_connection_finds_what_is_overdue_behind_a_backlog(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    first, *_ = ids(hf.queue("orders").enqueue_many(range(10)))
+    hf.queue("orders").lease(owner="gone")
+    clock.advance(30)
+    assert ids(another().queue("orders").lease()) == [first]
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_lease_takes_more_than_one_batch_of_what_is_overdue(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    queue = hf.queue("orders")
+    sent = ids(queue.enqueue_many(range(250)))
+    queue.lease(250, owner="gone")
+    clock.advance(30)
+    consumer, found = another().queue("orders"), list[str]()
+    while leases := consumer.lease(250):
+        found += ids(leases)
+    assert sorted(found) == sorted(sent)
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_waiting_lease_gets_what_becomes_overdue_meanwhile(
+    store: Store, store_factory: Callable[[], Store]
+) -> None:
+    queue = holdfast.connect(store).queue("orders", ack_timeout=0.3)
+    sent = queue.enqueue(1)
+    consumer = holdfast.connect(store_factory()).queue("orders")
+    assert queue.lease(owner="gone")
+    (lease,) = consumer.lease(wait=20)
+    assert (lease.id, lease.message.attempts) == (sent.id, 2)
+
+
+@pytest.mark.promise("OVERDUE-1", "OVERDUE-2")
+def test_a_lease_moves_what_is_overdue_by_the_rules(hf: Holdfast, clock: ManualClock) -> None:
+    queue = hf.queue("orders", max_attempts=2)
+    twice = queue.enqueue("twice")
+    queue.lease(owner="gone")
+    clock.advance(30)
+    assert ids(queue.lease(owner="gone")) == [twice.id]
+    once = queue.enqueue("once")
+    queue.lease(owner="gone")
+    clock.advance(30)
+    assert ids(queue.lease(10)) == [once.id]
+    dead = queue.dlq.get(twice.id)
+    assert (dead.reason, dead.attempts, dead.dead_at) == ("ack timeout exceeded", 2, clock.now())
+
+
+@pytest.mark.promise("OVERDUE-8")
+def test_a_lease_that_moved_something_says_so(
+    hf: Holdfast, store: Store, clock: ManualClock
+) -> None:
+    queue = hf.queue("orders", max_attempts=2)
+    watching = store.subscribe()
+    queue.enqueue_many(["once", "twice"])
+    queue.lease(owner="gone")
+    clock.advance(30)
+    assert len(queue.lease(2)) == 2
+    clock.advance(30)
+    assert len(queue.lease(2)) == 1
+    events: list[Event] = []
+    wait_until(lambda: events.extend(watching.next(timeout=0.05)) or len(events) >= 3)
+    watching.close()
+    told = [(e.type, {k: e.payload[k] for k in e.payload if k != "queues"}) for e in events]
+    assert told == [
+        ("requeue", {"count": 1, "dlq_count": 0, "triggered_by": "lease"}),
+        ("requeue", {"count": 1, "dlq_count": 1, "triggered_by": "lease"}),
+        ("move_to_dlq", {"count": 1}),
+    ]
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_lease_of_dead_letters_finds_what_is_overdue(queue: Queue, clock: ManualClock) -> None:
+    sent = queue.enqueue(1)
+    queue.fail(queue.lease()[0])
+    assert ids(queue.dlq.lease(owner="gone")) == [sent.id]
+    clock.advance(30)
+    assert ids(queue.dlq.lease()) == [sent.id]
+
+
+@pytest.mark.promise("OVERDUE-2", "OVERDUE-6")
+def test_leases_at_once_get_what_is_overdue_once(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    queue = hf.queue("orders", max_attempts=100)
+    sent = ids(queue.enqueue_many(range(90)))
+    queue.lease(90, owner="gone")
+    clock.advance(30)
+    consumers = [another().queue("orders") for _ in range(4)]
+    barrier = threading.Barrier(4, timeout=60)
+    found: list[tuple[str, int]] = []
+
+    def consume(mine: Queue) -> None:
+        barrier.wait()
+        for _ in range(1000):
+            if len(found) < len(sent):
+                found.extend((lease.id, lease.message.attempts) for lease in mine.lease(10))
+
+    threads = [threading.Thread(target=consume, args=(mine,)) for mine in consumers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == [(id, 2) for id in sorted(sent)]
+
+
+@pytest.mark.promise("OVERDUE-2", "OVERDUE-5")
+def test_a_lease_leaves_alone_what_was_extended_or_is_still_held(
+    hf: Holdfast, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    queue = hf.queue("orders")
+    queue.enqueue_many(range(3))
+    late, longer, done = queue.lease(3)
+    queue.extend(longer, 60)
+    clock.advance(30)
+    queue.ack(done)  # the token decides, not the timer
+    assert ids(another().queue("orders").lease(10)) == [late.id]
+    queue.ack(longer)
+    with pytest.raises(LeaseLost):
+        queue.ack(late)
+
+
+@pytest.mark.no_store
+@pytest.mark.promise("OVERDUE-2")
+def test_a_lease_that_finds_messages_looks_once_a_second(
+    hf: Holdfast, queue: Queue, clock: ManualClock, store: Store
+) -> None:
+    queue.enqueue_many(range(100))
+    looks: list[int] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def overdue(self, queue: str, now: int, limit: int) -> object:
+            looks.append(now)
+            return store.overdue(queue, now, limit)
+
+    at = Context(Counting(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
+    begun = clock.now()
+    for _ in range(30):
+        assert len(Queue(at, "orders").lease(2)) == 2
+        clock.advance(0.1)
+    assert looks == [begun, begun + 1000, begun + 2000]
+    at.looks.cover(clock.now(), 5000)  # a sweeper in this process: leases need not look
+    assert len(Queue(at, "orders").lease(100)) == 40
+    assert Queue(at, "orders").lease() == []
+    assert len(looks) == 3
+    clock.advance(10)
+    assert Queue(at, "orders").lease() == []
+    assert len(looks) == 4
+
+
+@pytest.mark.no_store
+def test_a_look_that_fails_keeps_no_message_from_being_leased(
+    hf: Holdfast, queue: Queue, clock: ManualClock, store: Store
+) -> None:
+    queue.enqueue_many([1, 2])
+    queue.lease(owner="gone")
+    clock.advance(30)
+
+    class Odd:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def overdue(self, *args: object) -> object:
+            raise TypeError("a row that nobody can read")
+
+    at = Context(Odd(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
+    assert len(Queue(at, "orders").lease()) == 1
+    assert Queue(at, "orders").lease() == []
+
+
 @pytest.mark.promise("OVERDUE-9")
 def test_the_settings_and_their_defaults(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
