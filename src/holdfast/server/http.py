@@ -40,6 +40,8 @@ from holdfast.wire.proto import fields_of
 
 JSON = b"application/json"
 PREFIX = "/v1"
+PIECE = 256 * 1024
+"""Of an answer, written at one time."""
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 logger = logging.getLogger("holdfast.server")
@@ -381,7 +383,12 @@ async def _send(send: Send, status: int, body: bytes, media_type: bytes) -> None
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    # Piece by piece, so that it is seen whether the client still reads: see connections.py.
+    for n in range(0, len(body) - PIECE, PIECE):
+        piece = body[n : n + PIECE]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    last = (len(body) - 1) // PIECE * PIECE if body else 0
+    await send({"type": "http.response.body", "body": body[last:]})
 
 
 async def _send_problem(send: Send, problem: Problem) -> None:
