@@ -16,6 +16,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -307,16 +308,16 @@ class Guarded(HttpToolsProtocol):
 class _Handshake:
     """A connection until its TLS handshake is done."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, sock: socket.socket) -> None:
         self.address = address
-        self.task: asyncio.Task[None] | None = None
+        self._sock = sock
 
     def check(self, now: float) -> None:
         """The handshake has a timer of its own."""
 
     def drop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
+        with suppress(OSError):  # the handshake then fails, and closes the socket
+            self._sock.shutdown(socket.SHUT_RDWR)
 
 
 class TlsAcceptor:
@@ -334,14 +335,14 @@ class TlsAcceptor:
         self._context = context
         self._connections = connections
         self._make = make
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], _Handshake] = {}
         self._task = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self) -> None:
-        tasks = [self._task, *self._shaking]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task.cancel()
+        for handshake in self._shaking.values():
+            handshake.drop()
+        await asyncio.gather(self._task, *self._shaking, return_exceptions=True)
         self._sock.close()
 
     async def _accept(self) -> None:
@@ -353,13 +354,13 @@ class TlsAcceptor:
                 logger.warning("a connection was not accepted: %s", error)
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            handshake = _Handshake(_network(str(peer[0])))
+            handshake = _Handshake(_network(str(peer[0])), sock)
             if not self._connections.admit(handshake):
                 sock.close()
                 continue
-            handshake.task = loop.create_task(self._shake(sock, handshake))
-            self._shaking.add(handshake.task)
-            handshake.task.add_done_callback(self._shaking.discard)
+            task = loop.create_task(self._shake(sock, handshake))
+            self._shaking[task] = handshake
+            task.add_done_callback(self._shaking.pop)
 
     async def _shake(self, sock: socket.socket, handshake: _Handshake) -> None:
         limits = self._connections.limits
@@ -373,8 +374,8 @@ class TlsAcceptor:
                 ssl_handshake_timeout=limits.head_seconds,
                 ssl_shutdown_timeout=limits.write_seconds,
             )
-        except OSError:  # so are TimeoutError and ssl.SSLError
-            sock.close()
+        except OSError as error:  # so are TimeoutError and ssl.SSLError
+            logger.debug("a TLS handshake failed: %s", error)
         finally:
             self._connections.leave(handshake)
 
