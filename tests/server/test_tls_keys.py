@@ -266,7 +266,7 @@ def test_a_producer_reads_nothing_by_repeating_an_id(world: World, door_name: st
     secret = Outgoing("secret", id=str(uuid4()), key="secret-key", headers={"a": "secret"})
     queue, topic = world.hf.queue("orders.eu"), world.hf.topic("orders.tell")
     topic.bind("group")
-    held = queue.enqueue(secret)
+    [held] = queue.enqueue_many([secret])
     topic.publish_many([secret])
     guess = Outgoing(None, id=secret.id)
     with world.connect(door_name, world.key("produce", "*")) as producer:
