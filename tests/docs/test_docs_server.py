@@ -16,7 +16,7 @@ import pytest
 from holdfast import errors
 from holdfast.errors import HoldfastError, InvalidArgument, RedriveFailed
 from holdfast.redrive import EditFailed, RedriveNotFound
-from holdfast.server import events, run
+from holdfast.server import connections, events, run
 from holdfast.server.limits import Limits
 from holdfast.wire import problems, shapes
 from holdfast.wire.operations import OPERATIONS
@@ -151,7 +151,16 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
         f"{Limits().wait_seconds:g} s | `--max-wait` |",
         f"{Limits().polls:,} | `--max-polls` |",
         f"{Limits().streams:,} | `--max-streams` |",
-        f"{Limits().read_seconds:g} s | |",
+        f"{Limits().read_seconds:g} s | `--body-time` |",
+        f"{Limits().head_seconds:g} s | `--head-time` |",
+        f"{Limits().header_bytes // 1024} KiB | `--max-header` |",
+        f"headers of a request | {Limits().headers} |",
+        f"{Limits().write_seconds:g} s, and a second for each {connections.WRITE_RATE // 1024} KiB",
+        f"{Limits().connections:,} | `--max-connections` |",
+        f"{Limits().client_connections:,} | `--max-per-client` |",
+        f"{Limits().rpc_connections:,} | `--max-rpc-connections` |",
+        f"one gRPC connection | {Limits().rpc_calls:,} |",
+        f"{connections.FILES_RESERVED} descriptors are kept",
         f"{shapes.BATCH_MAX:,} | |",
         f"{shapes.PAGE_MAX:,} | |",
         f"{shapes.LEASE_MAX:,} | |",
@@ -167,7 +176,9 @@ def test_the_limits_are_those_of_the_code(said: str) -> None:
 
 def test_every_limit_is_on_the_page() -> None:
     section = PAGE.split("## Limits")[1].split("##")[0]
-    assert len(re.findall(r"^\| [a-z]", section, re.MULTILINE)) == len(Limits.__struct_fields__) + 3
+    assert (
+        len(re.findall(r"^\| [a-zA-Z]", section, re.MULTILINE)) == len(Limits.__struct_fields__) + 3
+    )
 
 
 def test_the_fields_of_a_redrive_are_all_there() -> None:

@@ -632,6 +632,12 @@ def test_what_is_no_http(client: Client, request_: bytes) -> None:
         ["Origin: null"],
         ["Origin: http://localhost.evil.example"],
         ["Origin: nonsense"],
+        ["Origin: "],
+        ["Host: localhost:8080", "Origin: http://localhost:5173", "Sec-Fetch-Site: same-site"],
+        ["Host: localhost:8080", "Origin: http://localhost"],
+        ["Host: localhost:8080", "Origin: http://127.0.0.1:8080"],
+        ["Host: localhost:8080", "Origin: https://localhost:8080"],
+        ["Host: localhost:8080", "Origin: http://localhost:99999"],
         ["Sec-Fetch-Site: cross-site"],
     ],
 )
@@ -650,7 +656,8 @@ def test_strangers(client: Client, headers: list[str]) -> None:
         ["Host: LOCALHOST:1234"],
         ["Host: 127.0.0.1:8080"],
         ["Host: [::1]:8080"],
-        ["Origin: http://localhost:5173", "Sec-Fetch-Site: same-site"],
+        ["Host: localhost:8080", "Origin: http://localhost:8080"],
+        ["Host: LOCALHOST", "Origin: http://localhost:80", "Sec-Fetch-Site: same-origin"],
         ["Sec-Fetch-Site: none"],
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import msgspec
@@ -15,8 +16,9 @@ import urllib3
 from msgspec import Raw
 
 import holdfast
-from holdfast import Holdfast, PermissionDenied, StoreUnavailable, Unauthenticated, keys
+from holdfast import Holdfast, Outgoing, PermissionDenied, StoreUnavailable, Unauthenticated, keys
 from holdfast.client.http import _request
+from holdfast.client.remote import RemoteQueue, RemoteTopic
 from holdfast.testing import wait_until
 from holdfast.wire.operations import OPERATIONS, STREAMS, Operation
 from holdfast.wire.problems import TRAILER
@@ -236,6 +238,73 @@ def test_no_key_or_one_that_does_not_count(world: World, door: HttpDoor | GrpcDo
             assert got in ("UNAUTHENTICATED", "skipped"), (operation.name, what)
             for secret in (good, expired, revoked, good.split("_", 2)[2], good[:-1]):
                 assert secret not in told, what
+
+
+@pytest.mark.parametrize("door_name", ["http", "grpc"])
+def test_two_authorizations_are_refused(world: World, door_name: str) -> None:
+    """Whichever of them counted, somebody between client and server might think otherwise."""
+    path, good = "/v1/queues", f"Bearer {world.key('read', '*')}"
+    for other in (good, "Bearer nonsense", ""):
+        if door_name == "http":
+            at = urllib3.util.parse_url(world.program.http)
+            headers = urllib3.HTTPHeaderDict([("authorization", good), ("authorization", other)])
+            with urllib3.HTTPSConnectionPool(at.host, at.port, ca_certs=str(world.ca)) as pool:
+                answer = pool.request("GET", path, headers=headers)
+            assert (answer.status, answer.json()["field"]) == (400, "authorization")
+        else:
+            door = GrpcDoor(world)
+            call = door._channel.unary_unary("/holdfast.v1.AdminService/ListQueues")
+            with pytest.raises(grpc.RpcError) as told:
+                call(b"", metadata=(("authorization", good), ("authorization", other)), timeout=20)
+            assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            door.close()
+
+
+@pytest.mark.parametrize("door_name", ["http", "grpc"])
+def test_a_producer_reads_nothing_by_repeating_an_id(world: World, door_name: str) -> None:
+    """The answer to a duplicate has the message that is held, and is for those who may read it."""
+    secret = Outgoing("secret", id=str(uuid4()), key="secret-key", headers={"a": "secret"})
+    queue, topic = world.hf.queue("orders.eu"), world.hf.topic("orders.tell")
+    topic.bind("group")
+    [held] = queue.enqueue_many([secret])
+    topic.publish_many([secret])
+    guess = Outgoing(None, id=secret.id)
+    with world.connect(door_name, world.key("produce", "*")) as producer:
+        transport = producer._transport  # to look a queue up needs the right to read
+        orders = RemoteQueue(transport, "orders.eu", "producer")
+        made = [orders.enqueue(None, id=secret.id), *orders.enqueue_many([guess])]
+        [published] = RemoteTopic(transport, "orders.tell", "producer").publish_many([guess])
+    assert "secret" not in repr(published)
+    for told in made:
+        assert (told.id, told.duplicate) == (secret.id, True)
+        assert "secret" not in repr(told)
+        assert told.enqueued_at != held.enqueued_at
+    with world.connect(door_name, world.key("admin", "*")) as admin:
+        told = admin.queue("orders.eu", create=False).enqueue(None, id=secret.id)
+        assert (told.payload, told.key, told.duplicate) == ("secret", "secret-key", True)
+    world.hf.topic("orders.tell").delete(force=True)
+
+
+@pytest.mark.parametrize("door_name", ["http", "grpc"])
+def test_a_group_is_of_those_whose_pattern_covers_it(world: World, door_name: str) -> None:
+    topic = world.hf.topic("shop")
+    topic.bind("billing", max_attempts=7)
+    with world.connect(door_name, world.key("admin", "shop")) as of_topic:
+        shop = of_topic.topic("shop", create=False)
+        for change in (
+            lambda: shop.bind("billing", max_attempts=1),
+            lambda: shop.bind("new"),
+            lambda: shop.unbind("billing", force=True),
+            lambda: shop.delete(force=True),
+        ):
+            with pytest.raises(PermissionDenied, match="lacks the right 'admin' on 'shop@"):
+                change()
+    assert topic.groups() == ["billing"]
+    assert world.hf.queue("shop@billing", create=False).policy.max_attempts == 7
+    with world.connect(door_name, world.key("admin", "shop*")) as of_both:
+        of_both.topic("shop", create=False).bind("new")
+        of_both.topic("shop", create=False).unbind("billing", force=True)
+        of_both.topic("shop", create=False).delete(force=True)
 
 
 def test_what_is_beside_the_table(world: World) -> None:

@@ -36,6 +36,12 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--max-wait", type=SECONDS, help="Of a long poll. Default 60.")
 @click.option("--max-polls", type=LIMIT, help="That wait at one time. Default 10000.")
 @click.option("--max-streams", type=LIMIT, help="Of events and leases at one time. Default 1000.")
+@click.option("--max-header", type=LIMIT, help="Bytes of a request's head. Default 64 KiB.")
+@click.option("--head-time", type=SECONDS, help="For the head to arrive. Default 10.")
+@click.option("--body-time", type=SECONDS, help="For the body to arrive. Default 30.")
+@click.option("--max-connections", type=LIMIT, help="Over HTTP, at one time. Default 12000.")
+@click.option("--max-per-client", type=LIMIT, help="Of these, of one address. Default 2000.")
+@click.option("--max-rpc-connections", type=LIMIT, help="Over gRPC, at one time. Default 2000.")
 @pass_app
 def serve(app: App, **options: Any) -> None:
     """Serve a store to other programs, other languages and people.
@@ -66,6 +72,12 @@ def _server(hf: Any, options: dict[str, Any]) -> Server:
         "wait_seconds": options["max_wait"],
         "polls": options["max_polls"],
         "streams": options["max_streams"],
+        "header_bytes": options["max_header"],
+        "head_seconds": options["head_time"],
+        "read_seconds": options["body_time"],
+        "connections": options["max_connections"],
+        "client_connections": options["max_per_client"],
+        "rpc_connections": options["max_rpc_connections"],
     }
     return Server(
         hf,

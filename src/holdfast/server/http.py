@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -40,6 +40,8 @@ from holdfast.wire.proto import fields_of
 
 JSON = b"application/json"
 PREFIX = "/v1"
+PIECE = 256 * 1024
+"""Of an answer, written at one time."""
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 logger = logging.getLogger("holdfast.server")
@@ -94,7 +96,8 @@ class Door:
     async def who(self, scope: Scope) -> Principal:
         if self._authority is None:
             return ANYBODY
-        token = bearer(header(scope, b"authorization"))
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        token = the_token([value.decode("latin-1") for value in given])
         return await self.service.run(self._authority.check, token)
 
     def is_open(self) -> bool:
@@ -336,10 +339,23 @@ def _refuse_strangers(scope: Scope) -> None:
     if host and _name(f"//{host}") not in LOOPBACK:
         raise PermissionDenied(f"without keys only loopback is served, not {host!r}")
     origin = header(scope, b"origin")
-    if origin and _name(origin) not in LOOPBACK:
+    if origin is not None and (
+        not host or _origin(origin) != _origin(f"{scope['scheme']}://{host}")
+    ):
         raise PermissionDenied(f"without keys no page of {origin!r} is served")
     if header(scope, b"sec-fetch-site") == "cross-site":
         raise PermissionDenied("without keys no page of another site is served")
+
+
+@lru_cache(256)
+def _origin(address: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port; None, which equals no other, is never returned for an address."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return parts.scheme, parts.hostname or "", port
 
 
 @lru_cache(256)
@@ -361,11 +377,13 @@ def header(scope: Scope, wanted: bytes) -> str | None:
     return None
 
 
-def bearer(value: str | None) -> str | None:
-    """The key in an Authorization header."""
-    if value is None:
+def the_token(given: Sequence[str]) -> str | None:
+    """The key in the authorization entries of a call, of which there may be one."""
+    if not given:
         return None
-    scheme, _, token = value.partition(" ")
+    if len(given) > 1:  # which one counts would be a matter of taste
+        raise InvalidArgument("authorization", "must be given only once")
+    scheme, _, token = given[0].partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -381,7 +399,12 @@ async def _send(send: Send, status: int, body: bytes, media_type: bytes) -> None
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    # Piece by piece, so that it is seen whether the client still reads: see connections.py.
+    for n in range(0, len(body) - PIECE, PIECE):
+        piece = body[n : n + PIECE]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    last = (len(body) - 1) // PIECE * PIECE if body else 0
+    await send({"type": "http.response.body", "body": body[last:]})
 
 
 async def _send_problem(send: Send, problem: Problem) -> None:

@@ -19,13 +19,14 @@ _ERRORS = {
     401: "No key, or not a valid one.",
     403: "The key does not allow this.",
     404: "No such queue, topic, group, message, redrive or report.",
-    408: "The body did not come in time.",
+    408: "The request did not come in time.",
     409: "The lease is lost, or things are not in the state that this needs.",
     413: "The body is larger than this server takes.",
     415: "The body is not application/json.",
     429: "Too many wait or watch already.",
+    431: "The request line and headers are larger than this server takes.",
     500: "The store failed, or the server has a fault. Nothing is half done.",
-    503: "The store cannot be reached now; try again.",
+    503: "The store cannot be reached now, or too many connections are open; try again.",
     507: "The store is full.",
 }
 _OTHERS = [

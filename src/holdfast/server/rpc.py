@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.keys import ANYBODY, Authority, Principal
 from holdfast.message import Lease
 from holdfast.server.events import STOP, Events
-from holdfast.server.http import bearer
+from holdfast.server.http import the_token
 from holdfast.server.service import Service
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import LEASE_STREAM, OPERATIONS, WATCH, Operation
@@ -89,7 +89,9 @@ class Rpc:
     async def _who(self, context: Context) -> Principal:
         if self._authority is None:
             return ANYBODY
-        token = bearer(_metadata(context).get("authorization"))
+        entries = context.invocation_metadata() or ()
+        given = [str(value) for name, value in entries if name == "authorization"]
+        token = the_token(given)
         return await self._service.run(self._authority.check, token)
 
     def _unary(self, operation: Operation) -> Callable[[Any, Context], Any]:

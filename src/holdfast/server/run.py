@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.errors import InvalidArgument, StoreUnavailable
 from holdfast.keys import Authority
 from holdfast.metrics import Metrics
 from holdfast.redrive import RedriveRunner
+from holdfast.server.connections import Connections, Guarded, TlsAcceptor, raise_file_limit
 from holdfast.server.events import PING_S, Events
 from holdfast.server.health import Health
 from holdfast.server.http import Door
@@ -37,6 +39,11 @@ from holdfast.sweeper import Sweeper
 HEALTH_S = 2.0
 GRACE_S = 10.0
 KEEPALIVE_MS = 10_000
+"""How often a gRPC client may ping."""
+IDLE_MS = 300_000
+"""A gRPC connection without a call is closed after this time; clients reconnect by themselves."""
+PEER_LOOK_MS, PEER_ANSWER_MS = 60_000, 20_000
+"""How often a gRPC client is pinged, and how long it may take to answer."""
 GARBAGE = 20_000
 """New objects between two looks for cycles among them."""
 
@@ -72,10 +79,11 @@ class Tls(msgspec.Struct, frozen=True):
     certificate: Path
     key: Path
 
-    def check(self) -> None:
+    def context(self) -> ssl.SSLContext:
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key, password="")  # or it would ask
+            return context
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
             problem = f"{self.certificate} and {self.key} are no certificate and its key: {why}"
@@ -102,7 +110,7 @@ class Server:
         if http is None and grpc is None:
             raise InvalidArgument("http", "name an address for HTTP, for gRPC or for both")
         if tls is not None:
-            tls.check()
+            tls.context()  # fails now rather than at the first connection
         at = [address for address in (http, grpc) if address is not None]
         if http == grpc and at[0].port:
             raise InvalidArgument("grpc", f"{grpc} is where HTTP is; name another port")
@@ -120,6 +128,7 @@ class Server:
         self._threads: list[threading.Thread] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._uvicorn: HttpServer | None = None
+        self._acceptor: TlsAcceptor | None = None
         self._rpc_server: aio.Server | None = None
 
     @property
@@ -173,6 +182,8 @@ class Server:
         if self._rpc_server is not None:
             closing.append(self._rpc_server.stop(GRACE_S))
         if self._uvicorn is not None:
+            if self._acceptor is not None:
+                await self._acceptor.stop()
             closing.append(self._uvicorn.close())
         await asyncio.gather(*closing)
         self._quit.set()
@@ -187,21 +198,34 @@ class Server:
     async def _open_http(self, address: Address) -> None:
         sock = listening(address)
         self.http = Address(address.host, sock.getsockname()[1])
-        options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {"ssl_certfile": self._tls.certificate, "ssl_keyfile": self._tls.key}
-        self._uvicorn = HttpServer(http_config(self._door.app(), **options))
-        await self._uvicorn.open(sock)
+        self._connections = Connections(self._limits)
+        guarded: Any = partial(Guarded, connections=self._connections)
+        self._uvicorn = HttpServer(http_config(self._door.app(), http=guarded))
+        if self._tls is None:
+            await self._uvicorn.open(sock)
+            return
+        await self._uvicorn.open()
+        make = self._uvicorn.make_protocol
+        self._acceptor = TlsAcceptor(sock, self._tls.context(), self._connections, make)
 
     async def _open_grpc(self, address: Address) -> None:
-        limit = self._limits.body_bytes
+        limits = self._limits
         server = aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS),
-            ]
+                ("grpc.max_metadata_size", limits.header_bytes // 4),
+                ("grpc.absolute_max_metadata_size", limits.header_bytes // 4),
+                ("grpc.max_concurrent_streams", limits.rpc_calls),
+                ("grpc.max_allowed_incoming_connections", limits.rpc_connections),
+                # For TLS and for the client's first frame.
+                ("grpc.server_handshake_timeout_ms", round(limits.head_seconds * 1000)),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.keepalive_time_ms", PEER_LOOK_MS),
+                ("grpc.keepalive_timeout_ms", PEER_ANSWER_MS),
+            ],
         )
         self._rpc.add_to(server)
         try:
@@ -236,6 +260,7 @@ def http_config(app: Any, **options: Any) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
+        ws="none",  # a WebSocket would leave the guarded protocol
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(GRACE_S),
         **options,
@@ -245,13 +270,23 @@ def http_config(app: Any, **options: Any) -> uvicorn.Config:
 class HttpServer(uvicorn.Server):
     """Without its own signals, and told when to stop."""
 
-    async def open(self, sock: socket.socket) -> None:
-        self._serving = asyncio.create_task(self.serve(sockets=[sock]))
+    async def open(self, *socks: socket.socket) -> None:
+        """Serve what is accepted from these, and what `make_protocol` is given to."""
+        self._serving = asyncio.create_task(self.serve(sockets=list(socks)))
         while not self.started:
             if self._serving.done():
                 self._serving.result()
                 raise StoreUnavailable("the HTTP server ended as it started")
             await asyncio.sleep(0.005)
+
+    def make_protocol(self) -> Any:
+        make: Any = self.config.http_protocol_class
+        return make(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(),
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -283,6 +318,7 @@ def run(server: Server, opened: Callable[[Server], None]) -> None:
     # 700, as Python does by default, was a tenth of all that a batch costs.
     gc.freeze()
     gc.set_threshold(GARBAGE, 10, 10)
+    raise_file_limit()
     try:
         from uvloop import new_event_loop
     except ModuleNotFoundError:  # it has no wheel for this machine

@@ -142,23 +142,24 @@ class Service:
 
     # Messages
 
-    async def enqueue(self, ask: s.EnqueueAsk) -> s.EnqueuedDoc:
-        return s.EnqueuedDoc.of(await self._enqueues.add(ask.queue, _item(ask)))
+    async def enqueue(self, ask: s.EnqueueAsk, who: Principal) -> s.EnqueuedDoc:
+        return _enqueued(await self._enqueues.add(ask.queue, _item(ask)), ask.queue, who)
 
     def _enqueue_group(self, queue: str, items: Sequence[Any]) -> Grouped[Message]:
         return self._queue(queue).enqueue_each(items)
 
-    def enqueue_batch(self, ask: s.EnqueueBatchAsk) -> s.EnqueuedsDoc:
+    def enqueue_batch(self, ask: s.EnqueueBatchAsk, who: Principal) -> s.EnqueuedsDoc:
         items = _all_outgoing(ask.messages)
         made = self._queue(ask.queue).enqueue_many(items, receipt=ask.receipt)
-        return _messages(made)
+        return s.EnqueuedsDoc([_enqueued(message, ask.queue, who) for message in made])
 
-    def publish(self, ask: s.PublishAsk) -> s.EnqueuedDoc:
+    def publish(self, ask: s.PublishAsk, who: Principal) -> s.EnqueuedDoc:
         [made] = self._topic(ask.topic).publish_many([outgoing(ask)])
-        return s.EnqueuedDoc.of(made)
+        return _enqueued(made, ask.topic, who)
 
-    def publish_batch(self, ask: s.PublishBatchAsk) -> s.EnqueuedsDoc:
-        return _messages(self._topic(ask.topic).publish_many(_all_outgoing(ask.messages)))
+    def publish_batch(self, ask: s.PublishBatchAsk, who: Principal) -> s.EnqueuedsDoc:
+        made = self._topic(ask.topic).publish_many(_all_outgoing(ask.messages))
+        return s.EnqueuedsDoc([_enqueued(message, ask.topic, who) for message in made])
 
     async def lease_batch(self, ask: s.LeaseAsk, who: Principal) -> s.LeasesDoc:
         try:
@@ -418,8 +419,11 @@ class Service:
     def get_topic(self, ask: s.TopicAsk) -> s.TopicDoc:
         return self._describe_topic(self._topic(ask.topic))
 
-    def delete_topic(self, ask: s.DeleteTopicAsk) -> s.Nothing:
-        self._topic(ask.topic).delete(force=ask.force)
+    def delete_topic(self, ask: s.DeleteTopicAsk, who: Principal) -> s.Nothing:
+        topic = self._topic(ask.topic)
+        for group in topic.groups():
+            who.demand("admin", f"{ask.topic}@{group}")
+        topic.delete(force=ask.force)
         return s.Nothing()
 
     def bind(self, ask: s.BindAsk) -> s.QueueDoc:
@@ -515,7 +519,10 @@ _LISTS = {
     "ListPipelines",
 }
 """They show or touch only what a key may see, which its ask need not name."""
-_TOLD_WHO = _LISTS | {"LeaseBatch", "GetIdentity"}
+_TOLD_WHO = _LISTS | {
+    *("LeaseBatch", "GetIdentity", "Enqueue", "EnqueueBatch", "Publish", "PublishBatch"),
+    "DeleteTopic",
+}
 
 
 def _demand(operation: Operation, ask: Any, who: Principal) -> None:
@@ -525,6 +532,8 @@ def _demand(operation: Operation, ask: Any, who: Principal) -> None:
         name = getattr(ask, field)
         if name:
             who.demand(operation.right, name)
+    if operation.name in ("Bind", "Unbind"):  # the group's queue is what they change
+        who.demand(operation.right, f"{ask.topic}@{ask.group}")
     if operation.name in _LISTS:
         who.demand_anywhere(operation.right)
     elif not operation.guards:
@@ -595,8 +604,11 @@ class _Item:
             error.index = self._n
 
 
-def _messages(made: Sequence[Message]) -> s.EnqueuedsDoc:
-    return s.EnqueuedsDoc([s.EnqueuedDoc.of(message) for message in made])
+def _enqueued(message: Message, to: str, who: Principal) -> s.EnqueuedDoc:
+    """A duplicate answers with the message that is held, to those who may read it."""
+    if message.duplicate and not who.may("read", to):
+        return s.EnqueuedDoc(message.id, to, 0, 0, 0, duplicate=True)
+    return s.EnqueuedDoc.of(message)
 
 
 def _checked(item: s.SettleItem) -> s.SettleItem:

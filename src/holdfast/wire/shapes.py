@@ -430,7 +430,9 @@ class EnqueuedDoc(Doc, frozen=True, omit_defaults=False):
     enqueued_at: Time
     available_at: Time
     duplicate: Annotated[bool, _says("The id was there: nothing was stored.")] = False
-    message: Annotated[MessageDoc | None, _says("Of a duplicate: what is there.")] = None
+    message: Annotated[
+        MessageDoc | None, _says("Of a duplicate: what is there, for a key that may read it.")
+    ] = None
 
     @classmethod
     def of(cls, message: Message) -> EnqueuedDoc:

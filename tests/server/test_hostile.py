@@ -1,0 +1,378 @@
+"""Clients that send too much, too slowly or nothing: each is cut off, and others are served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import pytest
+import urllib3
+
+import holdfast
+from holdfast.server import connections
+from holdfast.server.limits import Limits
+from holdfast.server.run import Tls
+from holdfast.testing import wait_until
+from tests.server.rig import Doors, certificates, serving
+
+pytestmark = pytest.mark.promise("SERVER-5")
+
+HEADER_BYTES = 8 * 1024
+LIMITS = Limits(
+    header_bytes=HEADER_BYTES,
+    headers=20,
+    head_seconds=1.0,
+    read_seconds=0.2,
+    write_seconds=0.4,
+    body_bytes=100_000,
+    connections=8,
+    client_connections=5,
+    rpc_connections=4,
+)
+HEAD = b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/queues/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
+POLL = b"POST /v1/queues/orders/leases HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("hostile")
+    tls, own_tls = None, request.param == "tls"
+    if own_tls:
+        chain, key, _ = certificates(folder)
+        tls = Tls(chain, key)
+    with (
+        holdfast.connect(f"sqlite:///{folder}/hostile.db") as hf,
+        serving(hf, limits=LIMITS, tls=tls) as doors,
+    ):
+        hf.queue("orders")
+        yield doors
+
+
+@pytest.fixture
+def opened(doors: Doors) -> Iterator[Callable[[], socket.socket]]:
+    """Makes connections, and ends all of them after the test."""
+    with opening(doors) as connect:
+        yield connect
+    _wait_for_none(doors)
+
+
+@contextmanager
+def opening(doors: Doors) -> Iterator[Callable[[], socket.socket]]:
+    made: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        sock = plain(doors)
+        if doors.server.is_secure:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            sock = context.wrap_socket(sock)
+        made.append(sock)
+        return sock
+
+    try:
+        yield connect
+    finally:
+        for sock in made:
+            sock.close()
+
+
+def plain(doors: Doors) -> socket.socket:
+    at = urlsplit(doors.http)
+    sock = socket.socket()
+    sock.settimeout(20)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # it does not take much unread
+    sock.connect((at.hostname, at.port))
+    return sock
+
+
+def _wait_for_none(doors: Doors) -> None:
+    wait_until(lambda: len(doors.server._connections) == 0)
+
+
+def answer(sock: socket.socket) -> tuple[int, Any]:
+    with http.client.HTTPResponse(sock) as got:
+        got.begin()
+        return got.status, json.loads(got.read() or b"null")
+
+
+def rest(sock: socket.socket) -> bytes:
+    """All that still comes, until the server closes the connection."""
+    got = b""
+    with suppress(ConnectionResetError, BrokenPipeError, ssl.SSLError):
+        while piece := sock.recv(65536):
+            got += piece
+    return got
+
+
+def pour(sock: socket.socket, piece: bytes, most: int) -> int:
+    """Send until the server does not take any more; how much it took."""
+    sent = 0
+    with suppress(ConnectionError, ssl.SSLError, TimeoutError):
+        while sent < most:
+            sock.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+ENDLESS = [
+    HEAD + b"X: " + b"x" * HEADER_BYTES,
+    HEAD + b"x" * HEADER_BYTES,
+    b"GET /" + b"x" * HEADER_BYTES,
+    b"G" * HEADER_BYTES,
+    HEAD + b"a: b\r\n" * 21 + b"\r\n",
+    HEAD + b": b\r\n" * 21,
+]
+
+
+@pytest.mark.parametrize("request_", ENDLESS)
+def test_a_head_that_is_too_large(
+    doors: Doors, opened: Callable[[], socket.socket], request_: bytes
+) -> None:
+    sock = opened()
+    sock.sendall(request_)
+    status, problem = answer(sock)
+    assert status in (400, 431)
+    if b"x" * 100 in request_ or b"a: b" in request_:
+        assert (status, problem["title"]) == (431, "HeadersTooLarge")
+    assert rest(sock) == b""
+
+
+def test_a_head_that_never_ends(opened: Callable[[], socket.socket]) -> None:
+    sock = opened()
+    sock.sendall(HEAD + b"X: ")
+    assert pour(sock, b"x" * 65536, 2**26) < 2**25
+
+
+def test_a_second_request_has_the_same_limits(opened: Callable[[], socket.socket]) -> None:
+    sock = opened()
+    sock.sendall(HEAD + b"\r\n")
+    assert answer(sock)[0] == 200
+    sock.sendall(HEAD + b"X: " + b"x" * HEADER_BYTES)
+    assert answer(sock)[0] == 431
+    two = opened()
+    two.sendall(HEAD + b"\r\n" + HEAD + b"X: " + b"x" * HEADER_BYTES)
+    assert answer(two)[0] == 200
+    assert rest(two)[:12] in (b"", b"HTTP/1.1 431", b"HTTP/1.1 408")
+
+
+def test_a_head_of_the_greatest_size_is_read(opened: Callable[[], socket.socket]) -> None:
+    sock = opened()
+    most = HEAD + b"X: " + b"x" * (HEADER_BYTES - len(HEAD) - 7) + b"\r\n\r\n"
+    assert len(most) == HEADER_BYTES
+    sock.sendall(most)
+    assert answer(sock)[0] == 200
+
+
+@pytest.mark.parametrize("begun", [b"G", b"\r\n", HEAD, HEAD + b"X:"])
+def test_a_head_that_does_not_come(opened: Callable[[], socket.socket], begun: bytes) -> None:
+    sock = opened()
+    sock.sendall(begun)
+    status, problem = answer(sock)
+    assert (status, problem["title"]) == (408, "RequestTimeout")
+    assert rest(sock) == b""
+
+
+def test_a_head_that_drips(opened: Callable[[], socket.socket]) -> None:
+    """Each byte comes soon after the last, which is no reason to wait for ever."""
+    sock = opened()
+    sock.sendall(HEAD + b"X: ")
+    sock.settimeout(0.02)
+    got = b""
+
+    def is_cut_off() -> bool:
+        nonlocal got
+        try:
+            sock.sendall(b"x")
+            got += sock.recv(1000)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return b"408" in got
+
+    wait_until(is_cut_off)
+
+
+def test_a_connection_that_says_nothing(opened: Callable[[], socket.socket]) -> None:
+    assert rest(opened()) == b""
+
+
+def test_a_handshake_that_never_ends(doors: Doors) -> None:
+    """On the plain server, a TLS greeting is no HTTP."""
+    with plain(doors) as sock, plain(doors) as other:
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        assert rest(sock) == b"" or not doors.server.is_secure
+        assert rest(other) == b""
+    _wait_for_none(doors)
+
+
+def test_a_body_that_nobody_waits_for(opened: Callable[[], socket.socket]) -> None:
+    """The answer was given before the body, which then goes on and on."""
+    head = b"POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
+    sock = opened()
+    sock.sendall(head)
+    assert answer(sock)[0] == 404
+    assert pour(sock, b"x" * 65536, 2**27) < 2**26
+    slow = opened()
+    slow.sendall(head + b"x")
+    assert answer(slow)[0] == 404
+    rest(slow)
+
+
+@pytest.mark.parametrize("kind", ["trailer", "extension"])
+def test_what_a_chunked_body_may_have_beside_it(
+    opened: Callable[[], socket.socket], kind: str
+) -> None:
+    sock = opened()
+    sock.sendall(POST + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    sock.sendall(b"d\r\n" + b'{"payload": 1' + b"\r\n")
+    sock.sendall(b"0\r\nX: " if kind == "trailer" else b"1;")
+    assert pour(sock, b"x" * 4096, 2**27) < 2**25
+
+
+def test_a_client_that_does_not_read(
+    doors: Doors, opened: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WRITE_RATE", 2**40)
+    hf = holdfast.connect(doors.server._hf.context.store)
+    large = hf.queue("large")
+    large.enqueue_many(["x" * 1_000_000] * 12)
+    sock = opened()
+    sock.sendall(b"GET /v1/queues/large/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    wait_until(lambda: len(doors.server._connections) == 1)
+    _wait_for_none(doors)
+    large.delete(force=True)
+
+
+def test_an_upgrade_stays_within_the_limits(opened: Callable[[], socket.socket]) -> None:
+    sock = opened()
+    sock.sendall(
+        HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert answer(sock)[0] == 200
+
+
+def test_idle_connections_make_room(doors: Doors, opened: Callable[[], socket.socket]) -> None:
+    """The one that has been quiet longest goes first."""
+    socks: list[socket.socket] = []
+    for _ in range(LIMITS.client_connections):
+        socks.append(sock := opened())
+        sock.sendall(HEAD + b"\r\n")
+        assert answer(sock)[0] == 200
+    socks[0].sendall(HEAD + b"\r\n")
+    assert answer(socks[0])[0] == 200
+    new = opened()
+    new.sendall(HEAD + b"\r\n")
+    assert answer(new)[0] == 200
+    assert rest(socks[1]) == b""
+    for sock in (socks[0], *socks[2:]):
+        sock.sendall(HEAD + b"\r\n")
+        assert answer(sock)[0] == 200
+
+
+def test_a_connection_too_many(doors: Doors, opened: Callable[[], socket.socket]) -> None:
+    body = b'{"wait": 30}'
+    poll = POLL + b"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n" + body
+    socks: list[socket.socket] = []
+    for _ in range(LIMITS.client_connections):
+        socks.append(sock := opened())
+        sock.sendall(poll)
+    wait_until(lambda: doors.server.waiting == len(socks))
+    if doors.server.is_secure:
+        with pytest.raises(OSError):
+            opened().recv(1)
+    else:
+        status, problem = answer(opened())
+        assert (status, problem["title"]) == (503, "TooManyConnections")
+    socks[0].close()
+    wait_until(lambda: doors.server.waiting == len(socks) - 1)
+    again = opened()
+    again.sendall(HEAD + b"\r\n")
+    assert answer(again)[0] == 200
+
+
+def test_many_clients_have_a_limit_together(doors: Doors) -> None:
+    with opening(doors) as connect, ThreadPoolExecutor(20) as threads:
+        list(threads.map(lambda _: _quietly(connect), range(20)))
+        assert len(doors.server._connections) <= LIMITS.connections
+    _wait_for_none(doors)
+
+
+def _quietly(connect: Callable[[], socket.socket]) -> None:
+    with suppress(OSError):
+        connect()
+
+
+def test_others_are_served_meanwhile(doors: Doors, opened: Callable[[], socket.socket]) -> None:
+    for n in range(3 * LIMITS.client_connections):
+        with suppress(OSError):  # it may be dropped for the next one
+            opened().sendall(ENDLESS[n % 3][: HEADER_BYTES // 2])
+        pool = urllib3.PoolManager(cert_reqs="CERT_NONE", assert_hostname=False)
+        with suppress(Warning):
+            assert pool.request("GET", doors.http + "/health/live").status == 200
+        pool.clear()
+
+
+# gRPC
+
+
+def channel(doors: Doors, n: int = 0) -> grpc.Channel:
+    at = urlsplit(doors.grpc)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(f"{at.hostname}:{at.port}", options)
+
+
+def health(opened: grpc.Channel, metadata: Any = (), timeout: float = 10) -> Any:
+    call = opened.unary_unary("/grpc.health.v1.Health/Check")
+    return call(b"", metadata=metadata, timeout=timeout)
+
+
+@pytest.fixture
+def rpc(doors: Doors) -> Doors:
+    return pytest.skip("the certificate is tested over HTTP") if doors.server.is_secure else doors
+
+
+def test_metadata_that_is_too_large(rpc: Doors) -> None:
+    with channel(rpc) as opened:
+        with pytest.raises(grpc.RpcError) as told:
+            health(opened, (("x", "y" * HEADER_BYTES),))
+        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        health(opened, (("x", "y" * 100),))
+
+
+def test_a_grpc_connection_that_says_nothing(rpc: Doors) -> None:
+    at = urlsplit(rpc.grpc)
+    with socket.create_connection((at.hostname, at.port), timeout=20) as sock:
+        assert rest(sock) is not None  # the server's own first frame, then the end
+
+
+def test_grpc_connections_have_a_limit(rpc: Doors) -> None:
+    opened = [channel(rpc) for _ in range(LIMITS.rpc_connections)]
+    for one in opened:
+        health(one)
+    with channel(rpc) as one_more, pytest.raises(grpc.RpcError) as told:
+        health(one_more, timeout=1)
+    assert told.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    for one in opened:
+        health(one)
+        one.close()
+
+
+def test_the_limits_are_checked() -> None:
+    for name in ("header_bytes", "headers", "connections", "client_connections", "rpc_calls"):
+        with pytest.raises(holdfast.InvalidArgument, match=name):
+            Limits(**{name: 0})
+    for name in ("head_seconds", "write_seconds"):
+        with pytest.raises(holdfast.InvalidArgument, match=name):
+            Limits(**{name: -1})
