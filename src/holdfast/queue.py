@@ -189,8 +189,8 @@ class Queue:
         """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`.
 
         A bad one is named by the `index` of the error; nothing is stored then. A `receipt` names
-        the call: repeated with the same name it stores nothing, also when the messages were
-        finished meanwhile. Receipts are kept for a week.
+        the call on this queue: repeated with the same name it stores nothing, also when the
+        messages were finished meanwhile. Receipts are kept for a week.
         """
         if isinstance(items, str | bytes | Mapping):
             raise InvalidArgument("items", "must be a list of payloads, not one payload")
@@ -214,7 +214,8 @@ class Queue:
         messages = Maker(spec, self._complete(spec), now).all(items)
         if trace:
             messages = tracing.carrying(messages, trace)
-        answers = self._at.store.enqueue(messages, now, within=within, receipt=receipt)
+        kept = receipt and receipt_name(self.name, receipt)
+        answers = self._at.store.enqueue(messages, now, within=within, receipt=kept)
         if Enqueued.HELD not in answers:
             return messages
         return self._with_held(messages, answers)
@@ -463,6 +464,12 @@ class Queue:
 
 
 _DONE = Done()
+
+
+def receipt_name(queue: str, receipt: str) -> str:
+    """The name of the record of a receipt. No queue has a "/" in its name, so that two queues
+    never share a record, whatever texts their callers choose."""
+    return f"{queue}/{receipt}"
 
 
 def decide(

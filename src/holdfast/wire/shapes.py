@@ -410,7 +410,9 @@ Outgoings = Annotated[list[OutgoingDoc], Meta(max_length=BATCH_MAX)]
 class EnqueueBatchAsk(Ask, frozen=True):
     queue: Name
     messages: Outgoings
-    receipt: Annotated[str | None, _says("Names this call: repeated, it stores nothing.")] = None
+    receipt: Annotated[
+        str | None, _says("Names this call on this queue: repeated, it stores nothing.")
+    ] = None
 
 
 class PublishBatchAsk(Ask, frozen=True):
