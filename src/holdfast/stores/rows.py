@@ -3,6 +3,7 @@ nothing decoded in vain."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -66,6 +67,11 @@ def read_message(
         first_leased_at,
         _history(history) if history else NO_HISTORY,
     )
+
+
+def first_of_each(rows: Sequence[Finished]) -> Iterable[Finished]:
+    """Rows of a log without those that are there twice: the same id, finished at the same time."""
+    return {(row.message.id, row.finished_at): row for row in rows}.values()
 
 
 def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:

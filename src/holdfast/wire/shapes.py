@@ -90,6 +90,9 @@ class PolicyDoc(Ask, frozen=True):
     retention_count: Annotated[Whole | None, _says("How many are kept; 0: no limit.")] = None
     payload_max: Annotated[Whole | None, _says("Bytes a payload may have.")] = None
     on_failure: Annotated[str | None, _says("Ordered queues: block or skip.")] = None
+    duplicate_window: Annotated[
+        float | None, _says("Seconds after it finished for which an id is a duplicate; 0: none.")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """As keywords of `Holdfast.queue`: what was given."""

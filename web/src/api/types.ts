@@ -42,6 +42,7 @@ export interface Policy {
   retention_count?: number;
   payload_max?: number;
   on_failure?: string;
+  duplicate_window?: number;
 }
 
 export interface QueueDoc {

@@ -73,6 +73,19 @@ def key_of(home: int, id: str) -> str:
     return f"{home}/{id}"
 
 
+def id_of(key: str) -> str:
+    """The message's id in the key of its document, or of one of its rows in the log."""
+    id, _, _ = key.partition("/")[2].partition("/")
+    if len(id) != ID:
+        raise ValueError("its _id is not a home and an id")
+    return id
+
+
+def q_of(key: str) -> int:
+    """The number of the queue in the key of a log row."""
+    return int(key.partition("/")[0])
+
+
 def number(tick: Timestamp) -> int:
     return tick.time << 32 | tick.inc
 
@@ -144,14 +157,13 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
     there was none before."""
     try:
         row = msgspec.convert(doc, Row, builtin_types=BYTES)
-        if row.key[-ID - 1 : -ID] != "/":
-            raise ValueError("its _id is not a home and an id")
+        id = id_of(row.key)
         attempts, first = row.at, row.fl
         if leasing_at is not None:
             attempts += 1
             first = first or leasing_at
         return Message(
-            row.key[-ID:],
+            id,
             queue,
             row.pt,
             row.pr,
@@ -223,8 +235,21 @@ def write_finished(row: Finished, home: int, q: int, now: int) -> Doc:
     return made
 
 
-def log_key(q: int, id: str) -> str:
-    return f"{q}/{id}"
+def log_key(q: int, id: str, again: str | int | None = None) -> str:
+    """An id that finishes more than once has a row for each time. The first has the plain key; the
+    others say which end it is: the token of the lease that ended, or, of rows that finished
+    elsewhere, the time."""
+    return f"{q}/{id}" if again is None else f"{q}/{id}/{again}"
+
+
+def all_of(q: int, id: str) -> Doc:
+    """The keys of all rows of an id; "0" follows "/"."""
+    return {"$gte": log_key(q, id), "$lt": f"{log_key(q, id)}0"}
+
+
+def logged_again(row: Doc) -> Doc:
+    """A log row for an id that has one already."""
+    return {**row, "_id": f"{row['_id']}/{row.get('tk', row['fa'])}"}
 
 
 class Ended(msgspec.Struct, gc=False):

@@ -29,9 +29,14 @@ def own_timeout(message: Message) -> int | None:
     return None if message.ack_timeout is None else round(message.ack_timeout * 1000)
 
 
-def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
+ID = 36
+
+
+def write_message(m: Message, now: int, since: int | None = None) -> tuple[str, str, bytes]:
     """Its id, where it goes and its body, as enqueue.lua takes them. What scripts may need stands
-    before the "|", the rest means nothing to them."""
+    before the "|", the rest means nothing to them. `since`: held as well if it finished then, or
+    later."""
+    id = m.id if since is None else f"{m.id} {since}"
     timeout = own_timeout(m)
     dead = is_dlq(m.queue)
     lane = 0 if dead else m.priority
@@ -40,8 +45,8 @@ def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
     new = not m.attempts and m.first_leased_at is None and history is None
     if new and m.available_at <= now and not dead:
         head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
-        return m.id, head, blob
-    return m.id, _waiting(m, lane, timeout, history), blob
+        return id, head, blob
+    return id, _waiting(m, lane, timeout, history), blob
 
 
 def write_moved(m: Message, lane: int) -> tuple[str, str, bytes]:
