@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from bson import Timestamp
 
-from holdfast.backoff import Backoff
 from holdfast.errors import StoreCorrupt
 from holdfast.message import (
     NO_HISTORY,
     PRIORITY_MAX,
     Finished,
-    History,
     Lease,
     Message,
     Status,
@@ -22,6 +19,7 @@ from holdfast.message import (
 )
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
+from holdfast.stores import damage
 from holdfast.stores.mongo.layout import DELAYED, READY, Doc
 from holdfast.stores.rows import encode_json, write_history
 
@@ -29,11 +27,6 @@ ID = 36
 TOKEN_TAIL = 12
 TICK = Timestamp(0, 0)
 """In a new document the server writes its own next tick in place of this: unique, and growing."""
-
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_history = msgspec.json.Decoder(History).decode
-_backoff = msgspec.json.Decoder(dict[str, Any]).decode
-_result = msgspec.json.decode
 
 
 class Row(msgspec.Struct, gc=False):
@@ -171,15 +164,15 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
             row.ty,
             row.bd,
             row.ct or JSON,
-            _headers(row.hd) if row.hd else {},
+            damage.read_headers(row.hd, queue, id) if row.hd else {},
             row.ea,
             row.av,
             attempts,
             row.to,
             row.mx,
-            Backoff(**_backoff(row.bo)) if row.bo else None,
+            damage.read_backoff(row.bo, queue, id) if row.bo else None,
             first,
-            _history(row.hi) if row.hi else NO_HISTORY,
+            damage.read_history(row.hi, queue, id) if row.hi else NO_HISTORY,
         )
     except NONSENSE as error:
         raise StoreCorrupt(
@@ -264,7 +257,7 @@ def read_finished(doc: Doc, queue: str) -> Finished:
     message = read_message(doc, queue)
     try:
         row = msgspec.convert(doc, Ended, builtin_types=BYTES)
-        result = None if row.rs is None else _result(row.rs)
+        result = None if row.rs is None else damage.read_result(row.rs, queue, message.id)
     except NONSENSE as error:
         raise StoreCorrupt(
             f"{queue}: {doc.get('_id')} is not as Holdfast wrote it: {error}"
