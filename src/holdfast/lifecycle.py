@@ -5,7 +5,7 @@ A `policy` here is complete: the queue's, over the connection's, over the defaul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from hashlib import blake2b
 from random import Random
 
@@ -225,6 +225,18 @@ def replayed(message: Message, id: str, now: int) -> Message:
         first_leased_at=None,
         history=History(origin=message.id),
     )
+
+
+def finished_since(
+    messages: Sequence[Message], given: Set[str], policy: Policy, now: int
+) -> dict[int, int] | None:
+    """Which messages are duplicates if their id finished since when (see `Store.enqueue`). An id
+    that the library made is new, and needs no look-up; without a log there is nothing to look up.
+    """
+    if not given or not policy.log or not policy.duplicate_window:
+        return None
+    since = now - ms(policy.duplicate_window)
+    return {n: since for n, message in enumerate(messages) if message.id in given}
 
 
 def partition_of(key: str | None, id: str, partitions: int) -> int:

@@ -26,6 +26,7 @@ from holdfast.errors import FailedPrecondition, InvalidArgument, MissingExtra, Q
 from holdfast.message import Lease, Message, home_of, is_dlq
 from holdfast.queue import Context, PartitionStats, Queue
 from holdfast.store import Enqueued, QueueStats, Settled, Target, Transition, Verb
+from holdfast.stores import damage
 from holdfast.topic import is_hidden
 
 try:
@@ -64,6 +65,7 @@ COUNTERS = {
     "lost": "Outcomes that came too late: the message had moved on.",
     "redriven": "Dead letters that were put back, by the queue they had died in.",
 }
+DAMAGED = "Damaged rows that were met, and read as far as they can be."
 HISTOGRAMS = {
     "wait_seconds": "From when a message could be leased to when it was.",
     "handle_seconds": "How long the handlers of a delivery ran.",
@@ -207,6 +209,11 @@ class Metrics(Collector):
         for kind, help in COUNTERS.items():
             values = {(queue,): float(self._counts[kind, queue]) for queue in self._queues}
             yield _family(CounterMetricFamily, f"messages_{kind}", help, ("queue",), values)
+        damaged = Counter[str]()
+        for queue, n in damage.counts().items():
+            damaged[self._queues(queue)] += n
+        values = {(queue,): float(damaged[queue]) for queue in self._queues}
+        yield _family(CounterMetricFamily, "damaged_rows", DAMAGED, ("queue",), values)
 
     def _histograms(self) -> Iterator[Metric]:
         for name, histogram in (("wait_seconds", self._waits), ("handle_seconds", self._handles)):

@@ -8,7 +8,7 @@ verb can forget to tell. A connection that nobody watches has no wrapper, and pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import current_thread, main_thread
 from typing import Any, ParamSpec, Protocol, cast
 
@@ -98,8 +98,11 @@ class _Observed:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
-        answers = self._store.enqueue(messages, now, within=within, receipt=receipt)
+        answers = self._store.enqueue(
+            messages, now, within=within, receipt=receipt, finished_since=finished_since
+        )
         self._observer.enqueued(messages, answers)
         return answers
 

@@ -35,6 +35,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds a finished message stays in the log; 0 keeps it for ever. Default 7 days."""
     retention_count: int | None = None
     """Finished messages the log keeps at most; 0 is no limit. Default 0."""
+    duplicate_window: float | None = None
+    """Seconds after it finished for which a message's id is refused as a duplicate, as long as the
+    log holds it; 0 turns that off. Only ids that the caller gave are looked up. Default one day."""
     payload_max: int | None = None
     """Bytes a payload may have. Default 1 MiB."""
     on_failure: OnFailure | None = None
@@ -67,6 +70,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         whole("traceback_max", self.traceback_max, low=0, high=TRACEBACK_MAX)
         seconds("retention", self.retention)
         whole("retention_count", self.retention_count, low=0)
+        seconds("duplicate_window", self.duplicate_window)
         whole("payload_max", self.payload_max, low=1)
 
     @classmethod
@@ -140,6 +144,7 @@ DEFAULTS = Policy(
     log=True,
     retention=7 * 24 * 3600.0,
     retention_count=0,
+    duplicate_window=24 * 3600.0,
     payload_max=1024 * 1024,
     on_failure="block",
     on_misfit="dead",

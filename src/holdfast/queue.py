@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -190,8 +191,9 @@ class Queue:
         """Store one message; returns when the store has it.
 
         `delay` seconds or a time `at` hold it back. `within` is your own open transaction on the
-        same store. An `id` that the queue still holds changes nothing: the message that is there
-        comes back, with `duplicate` set.
+        same store. An `id` that the queue still holds, or that finished within the policy's
+        `duplicate_window` and is still in the log, changes nothing: the message that is there comes
+        back, as it is or as it finished, with `duplicate` set.
         """
         outgoing = Outgoing(
             payload,
@@ -215,8 +217,8 @@ class Queue:
         """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`.
 
         A bad one is named by the `index` of the error; nothing is stored then. A `receipt` names
-        the call: repeated with the same name it stores nothing, also when the messages were
-        finished meanwhile. Receipts are kept for a week.
+        the call on this queue: repeated with the same name it stores nothing, also when the
+        messages were finished meanwhile. Receipts are kept for a week.
         """
         if isinstance(items, str | bytes | Mapping):
             raise InvalidArgument("items", "must be a list of payloads, not one payload")
@@ -237,18 +239,25 @@ class Queue:
         trace: dict[str, str] | None = None,
     ) -> list[Message]:
         spec, now = self.spec, self._at.clock.now()
-        messages = Maker(spec, self._complete(spec), now).all(items)
+        policy = self._complete(spec)
+        make = Maker(spec, policy, now)
+        messages = make.all(items)
         if trace:
             messages = tracing.carrying(messages, trace)
-        answers = self._at.store.enqueue(messages, now, within=within, receipt=receipt)
+        kept = receipt and receipt_name(self.name, receipt)
+        since = lifecycle.finished_since(messages, make.given, policy, now)
+        answers = self._at.store.enqueue(
+            messages, now, within=within, receipt=kept, finished_since=since
+        )
         if Enqueued.HELD not in answers:
             return messages
-        return self._with_held(messages, answers)
+        return self._with_held(messages, answers, make.given)
 
     def enqueue_each(self, items: Sequence[Any]) -> list[Message | InvalidArgument]:
         """Like `enqueue_many`, of different callers in one write: one that is bad fails alone."""
         spec, now = self.spec, self._at.clock.now()
-        make = Maker(spec, self._complete(spec), now)
+        policy = self._complete(spec)
+        make = Maker(spec, policy, now)
         made: list[Message | InvalidArgument] = []
         for item, id in zip(items, new_ids(len(items), now), strict=True):
             try:
@@ -257,20 +266,39 @@ class Queue:
                 error.index = 0  # of its caller, who sent one
                 made.append(error)
         good = [message for message in made if isinstance(message, Message)]
-        answers = self._at.store.enqueue(good, now) if good else []
-        stored = iter(self._with_held(good, answers) if Enqueued.HELD in answers else good)
+        since = lifecycle.finished_since(good, make.given, policy, now)
+        answers = self._at.store.enqueue(good, now, finished_since=since) if good else []
+        stored = iter(good)
+        if Enqueued.HELD in answers:
+            stored = iter(self._with_held(good, answers, make.given))
         return [next(stored) if isinstance(item, Message) else item for item in made]
 
-    def _with_held(self, messages: list[Message], answers: list[Enqueued]) -> list[Message]:
+    def _with_held(
+        self, messages: list[Message], answers: list[Enqueued], given: set[str]
+    ) -> list[Message]:
         pairs = list(zip(messages, answers, strict=True))
         held_ids = [message.id for message, answer in pairs if answer is Enqueued.HELD]
         held = {message.id: message for message in self._at.store.get(self.name, held_ids)}
+        for id in given.intersection(held_ids).difference(held):
+            finished = self._finished(id)
+            if finished is not None:
+                held[id] = finished
         return [
             msgspec.structs.replace(held.get(message.id, message), duplicate=True)
             if answer is Enqueued.HELD
             else message
             for message, answer in pairs
         ]
+
+    def _finished(self, id: str) -> Message | None:
+        """The message as it finished last, by the log of the queue or of its dead letters."""
+        found: list[Finished] = []
+        for name in (home_of(self.name), dlq_of(self.name)):
+            with suppress(QueueNotFound):
+                pages = self._pages(View(name, State.LOG, id=id))
+                found += [entry.finished for page in pages for entry in page if entry.finished]
+        newest = max(found, key=lambda finished: finished.finished_at, default=None)
+        return newest and newest.message
 
     def lease(
         self,
@@ -534,6 +562,12 @@ class Queue:
 _DONE = Done()
 
 
+def receipt_name(queue: str, receipt: str) -> str:
+    """The name of the record of a receipt. No queue has a "/" in its name, so that two queues
+    never share a record, whatever texts their callers choose."""
+    return f"{queue}/{receipt}"
+
+
 def decide(
     lease: Lease,
     outcome: Outcome,
@@ -564,6 +598,8 @@ class Maker:
         self._name, self._spread, self._first = spec.name, spec.spread, spec.starts[-1]
         self._now = now
         self._payload_max = policy.payload_max or 0
+        self.given: set[str] = set()
+        """Ids that the caller chose; all others are new."""
 
     def all(self, items: list[Any]) -> list[Message]:
         ids = new_ids(len(items), self._now)
@@ -590,7 +626,9 @@ class Maker:
             Policy(
                 ack_timeout=item.ack_timeout, max_attempts=item.max_attempts, backoff=item.backoff
             )
-        id = id if item.id is None else check_id(item.id)
+        if item.id is not None:
+            id = check_id(item.id)
+            self.given.add(id)
         key = _key(item.key)
         return Message(
             id,

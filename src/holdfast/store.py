@@ -7,7 +7,7 @@ each, what became of it. It raises only `StoreError`s and `QueueNotFound`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -59,7 +59,8 @@ class State(StrEnum):
 class Enqueued(StrEnum):
     STORED = "stored"
     HELD = "held"
-    """The queue, or its dead-letter queue, holds this id: nothing was changed."""
+    """The queue, or its dead-letter queue, holds this id, or finished it lately (see
+    `Store.enqueue`): nothing was changed."""
 
 
 class Settled(StrEnum):
@@ -304,12 +305,18 @@ class Store(Protocol):
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         """Store all or none (see LIFE-3 for stores that bound it); an id that is held stays as is.
 
         Each message names its queue, partition and priority. `within` is the caller's own open
         transaction on this store. A `receipt` is kept as a record of the kind "receipt" in the same
         step; if it is there already, nothing is stored and every answer is HELD.
+
+        `finished_since` gives a time for some of the messages, by their index. In the same step
+        those are looked up in the log of their queue and in that of its dead-letter queue: if their
+        id finished there at or after that time, they are not stored, and the answer is HELD. The
+        others cost no look-up.
         """
         ...
 
@@ -376,8 +383,8 @@ class Store(Protocol):
         """Write rows of a log that finished elsewhere, as they ended there; how many were new.
 
         In the order in which they finished, and none before what the log already holds: a store may
-        refuse that (StoreError). An id that the log holds stays as it is, so that a call may be
-        repeated. They count as done.
+        refuse that (StoreError). A row that the log holds (the same id, finished at the same time)
+        stays as it is, so that a call may be repeated. They count as done.
         """
         ...
 

@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreError,
     did_you_mean,
 )
-from holdfast.lifecycle import ms, partition_of
+from holdfast.lifecycle import finished_since, ms, partition_of
 from holdfast.message import (
     NO_HISTORY,
     History,
@@ -245,8 +245,8 @@ class Topic:
         """Store one message in every group, or in none; returns when the store has it.
 
         The fields are those of `Queue.enqueue`, the id is the same in every group. One that every
-        group still holds changes nothing: `duplicate` is set. With your own transaction (`within`),
-        groups that are bound before it is committed may miss the message.
+        group holds, or finished lately, changes nothing: `duplicate` is set. With your own
+        transaction (`within`), groups that are bound before it is committed may miss the message.
         """
         outgoing = Outgoing(
             payload,
@@ -385,12 +385,17 @@ class Topic:
             if targets is None:
                 self._mend(setup)
                 continue
-            messages = self._made(items, ids, now)
+            messages, given = self._made(items, ids, now)
             if trace:
                 messages = tracing.carrying(messages, trace)
             copies = [copy for message in messages for copy in _copies(message, targets)]
             try:
-                answers = self._at.store.enqueue(copies, now, within=within) if copies else []
+                since = self._finished_since(copies, given, targets, now)
+                answers = (
+                    self._at.store.enqueue(copies, now, within=within, finished_since=since)
+                    if copies
+                    else []
+                )
             except QueueNotFound:
                 self._known = Known()
                 if within is not None:
@@ -430,8 +435,22 @@ class Topic:
         self._known = Known(setup.revision, now + REMEMBER_S, there, limit)
         return there
 
-    def _made(self, items: list[Any], ids: list[str], now: int) -> list[Message]:
-        """Checked by the strictest of the groups."""
+    def _finished_since(
+        self, copies: list[Message], given: set[str], targets: list[QueueSpec], now: int
+    ) -> dict[int, int] | None:
+        """By each group's own policy: which copies are duplicates if they finished since when."""
+        if not given:
+            return None
+        since: dict[int, int] = {}
+        for spec in targets:
+            policy = self._at.complete(spec)
+            found = None if is_hidden(spec.name) else finished_since(copies, given, policy, now)
+            mine = (found or {}).items()
+            since |= {n: at for n, at in mine if copies[n].queue == spec.name}
+        return since or None
+
+    def _made(self, items: list[Any], ids: list[str], now: int) -> tuple[list[Message], set[str]]:
+        """Checked by the strictest of the groups; with the ids that the caller chose."""
         make = Maker(QueueSpec(self.name), Policy(payload_max=self._known.limit), now)
         messages: list[Message] = []
         try:
@@ -440,7 +459,7 @@ class Topic:
         except InvalidArgument as error:
             error.index = len(messages)
             raise
-        return messages
+        return messages, make.given
 
     def _mend(self, setup: Setup) -> None:
         """A queue is not there. Others changed the record meanwhile, or they never came to it."""

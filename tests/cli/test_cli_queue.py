@@ -32,7 +32,16 @@ def test_create_takes_every_policy_field(cli, hf: Holdfast) -> None:
         *("queue", "create", "orders", "--max-attempts", "5", "--ack-timeout", "1m"),
         *("--backoff-base", "250ms", "--backoff-factor", "3", "--backoff-max", "1h"),
         *("--jitter", "none", "--overdue-backoff", "--exhausted", "complete", "--no-log"),
-        *("--retention", "2d", "--retention-count", "9", "--payload-max", "100"),
+        *(
+            "--retention",
+            "2d",
+            "--retention-count",
+            "9",
+            "--duplicate-window",
+            "1h",
+            "--payload-max",
+            "100",
+        ),
         *("--partitions", "4", "--ordered", "--on-failure", "skip"),
     )
     policy = {
@@ -44,6 +53,7 @@ def test_create_takes_every_policy_field(cli, hf: Holdfast) -> None:
         "log": False,
         "retention": 172800.0,
         "retention_count": 9,
+        "duplicate_window": 3600.0,
         "payload_max": 100,
         "on_failure": "skip",
     }
@@ -169,6 +179,7 @@ def test_show(cli, hf: Holdfast, steady, monkeypatch: pytest.MonkeyPatch) -> Non
         "  log  yes  (default)\n"
         "  retention  for ever  (this queue)\n"
         "  retention-count  no limit  (default)\n"
+        "  duplicate-window  1 d  (default)\n"
         "  payload-max  1.0 MB  (default)\n"
         "  on-failure  block  (default)\n"
         "  on-misfit  dead  (default)\n"
@@ -202,6 +213,7 @@ def test_show_for_programs(cli, hf: Holdfast) -> None:
             "log": True,
             "retention": 604800.0,
             "retention_count": 0,
+            "duplicate_window": 86400.0,
             "payload_max": 1048576,
             "on_failure": "block",
             "on_misfit": "dead",

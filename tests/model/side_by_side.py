@@ -91,7 +91,9 @@ class SideBySide(RuleBasedStateMachine):
         self.rng = Random(seed)
         self.real = self._connect()
         for hf in (self.model, self.real):
-            hf.queue("a", partitions=partitions, retention_count=6, ack_timeout=10)
+            hf.queue(
+                "a", partitions=partitions, retention_count=6, ack_timeout=10, duplicate_window=30
+            )
             hf.queue("b", exhausted="complete", max_attempts=2, backoff=Backoff(base=3))
         self.leases: list[tuple[Lease, Lease]] = []
         self.edges = [self.clock.now()]
@@ -111,11 +113,19 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(HOMES), batch=st.lists(outgoing, min_size=1, max_size=5))
     def enqueue(self, name: str, batch: list[Outgoing]) -> None:
+        finished = self._finished_lately(name)
         sent = self._same(lambda hf: hf.queue(name).enqueue_many(batch))
         for message in sent:
-            assert message.duplicate == (message.id in self.held[name])
-            self.held[name].add(message.id)
+            assert message.duplicate == (message.id in self.held[name] | finished)
+            if message.id not in finished:
+                self.held[name].add(message.id)
             self.edges.append(message.available_at)
+
+    def _finished_lately(self, name: str) -> set[str]:
+        queue = self.model.queue(name)
+        since = self.clock.now() - round((queue.policy.duplicate_window or 0) * 1000)
+        logs = [*queue.log(since=since), *queue.dlq.log(since=since)]
+        return {row.message.id for row in logs} - self.held[name]
 
     @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from([None, "s"]))
     def lease(self, name: str, limit: int, batch: str | None) -> None:

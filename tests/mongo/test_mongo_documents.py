@@ -333,7 +333,7 @@ def test_nonsense_in_the_log_stops_no_reader_and_no_trimming(
     clock.advance(3601)
     tick(hf)
     assert set(pages(hf, queue, State.LOG)) <= {2}
-    queue.enqueue(2, id=odd.id)
+    hf.queue("orders", duplicate_window=0).enqueue(2, id=odd.id)
     assert taken(queue) == [2]
 
 

@@ -252,7 +252,6 @@ KEPT_TO: dict[str, set[str]] = {
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},
     settle.FINISH_BATCH: {"message_batch"},
-    settle.FIRST_ID: {"message_batch"},
     settle.FENCE: {"message_pkey"},
     settle.EXTEND: {"message_pkey"},
     settle.PUT_BACK: {"message_pkey"},

@@ -219,7 +219,7 @@ def others(hf: Holdfast) -> None:
     assert keep.put_record("kind", "a", b"2", 1, 2)
     keep.put_record("kind", "b", b"1", None, 3)
     keep.put_record("kind", "b", None, None, 3)
-    assert [record.name for record in keep.records("receipt")] == ["once", "twice"]
+    assert [record.name for record in keep.records("receipt")] == ["orders/once", "twice"]
     assert keep.drop_records("kind", limit=9) == 1
     assert keep.drop_records("receipt", limit=9) == 2
     assert keep.claim("lock", "me", 1000, 1) is not None

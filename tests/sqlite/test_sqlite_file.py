@@ -155,7 +155,7 @@ def test_a_schema_from_a_newer_version(tmp_path: Path, url: str) -> None:
     database = sqlite3.connect(tmp_path / "jobs.db")
     database.execute("UPDATE holdfast_meta SET value = 99 WHERE name = 'version'")
     database.commit()
-    with pytest.raises(SchemaTooNew, match=r"schema 99.*knows 3.*upgrade"):
+    with pytest.raises(SchemaTooNew, match=r"schema 99.*knows 4.*upgrade"):
         holdfast.connect(url)
     (version,) = database.execute(
         "SELECT value FROM holdfast_meta WHERE name = 'version'"

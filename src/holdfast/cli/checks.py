@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 import shutil
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -18,8 +20,10 @@ import holdfast
 from holdfast import Holdfast, HoldfastError, QueueStats, clock, settings
 from holdfast.cli.base import App
 from holdfast.cli.show import clean, count, length, size
+from holdfast.errors import SHOWN
 from holdfast.policy import DEFAULTS
-from holdfast.stores import SCHEMES
+from holdfast.store import State
+from holdfast.stores import SCHEMES, damage
 from holdfast.stores.sqlite import SQLiteStore, open_url
 
 SKEW_WARN_MS = 1000
@@ -29,6 +33,8 @@ DISK_FAIL = 50_000_000
 WAL_WARN = 256_000_000
 OVERDUE_LOOK = 1000
 """Overdue leases of one queue that are counted."""
+ROWS_LOOK = 5000
+"""Rows of one queue and state that are read."""
 UNWORKED_S = 60.0
 MEMORY_WARN = 0.8
 HELD_WARN_S = 300
@@ -224,6 +230,20 @@ def _standing_still(stats: QueueStats) -> Iterator[Check]:
         yield Check("warn", "waiting", text, data)
 
 
+def _damage(hf: Holdfast, url: str) -> Iterator[Check]:
+    """Reading a row tells whether it is damaged."""
+    for queue in hf.queues():
+        with damage.watched() as damaged:
+            for state in State:
+                deque(islice(hf.queue(queue.name).browse(state), ROWS_LOOK), maxlen=0)
+        found = {id: problem for (_, id), problem in damaged.items()}
+        if found:
+            shown = ", ".join(f"{id} ({problem})" for id, problem in islice(found.items(), SHOWN))
+            rows = count(len(found), "damaged row")
+            text = f"{queue.name}: {rows}, read as far as they can be: {shown}"
+            yield Check("warn", "rows", clean(text), {"queue": queue.name, "ids": list(found)})
+
+
 def _server(hf: Holdfast, url: str) -> Iterator[Check]:
     """What the store's server says of itself, where there is one."""
     look: Callable[[], dict[str, Any]] | None = getattr(hf.store, "look", None)
@@ -306,4 +326,5 @@ _LOOKS: dict[str, Callable[[Holdfast, str], Iterator[Check]]] = {
     "sqlite": _sqlite,
     "server": _server,
     "queues": _queues,
+    "rows": _damage,
 }

@@ -57,6 +57,7 @@ def queue() -> None:
 @click.option("--log/--no-log", default=None, help="Keep finished messages. Default yes.")
 @click.option("--retention", type=SECONDS, help="How long the log keeps them; 0 ever. Default 7d.")
 @click.option("--retention-count", type=int, help="How many it keeps; 0 no limit. Default 0.")
+@click.option("--duplicate-window", type=SECONDS, help="Refuse finished ids; 0 off. Default 1d.")
 @click.option("--payload-max", type=int, help="Bytes a payload may have. Default 1 MiB.")
 @click.option("--partitions", type=int, help="They can be added, not taken away. Default 1.")
 @click.option(
@@ -281,7 +282,9 @@ def _readable(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name in ("retention", "retention_count") and not value:
         return "for ever" if name == "retention" else "no limit"
-    if name in ("ack_timeout", "retention", "backoff_base", "backoff_max"):
+    if name == "duplicate_window" and not value:
+        return "off"
+    if name in ("ack_timeout", "retention", "duplicate_window", "backoff_base", "backoff_max"):
         return length(value)
     return size(value) if name == "payload_max" else clean(f"{value}")
 

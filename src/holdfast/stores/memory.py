@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -65,7 +66,9 @@ class _Done:
 class _State:
     specs: dict[str, QueueSpec] = field(default_factory=dict[str, QueueSpec])
     rows: dict[tuple[str, str], _Row] = field(default_factory=dict[tuple[str, str], _Row])
-    log: dict[str, dict[str, _Done]] = field(default_factory=dict[str, dict[str, _Done]])
+    log: dict[str, dict[str, list[_Done]]] = field(
+        default_factory=dict[str, dict[str, list["_Done"]]]
+    )
     done: dict[str, int] = field(default_factory=dict[str, int])
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     records: dict[tuple[str, str], Record] = field(default_factory=dict[tuple[str, str], Record])
@@ -133,6 +136,7 @@ class MemoryStore:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         _no_transaction(within)
         with self._changed:
@@ -140,14 +144,20 @@ class MemoryStore:
                 self._must_exist(message.queue)
             if receipt is not None and not self.put_record("receipt", receipt, b"", 0, now):
                 return [Enqueued.HELD] * len(messages)
-            answers = [self._enqueue(message) for message in messages]
+            since = finished_since or {}
+            answers = [self._enqueue(message, since.get(n)) for n, message in enumerate(messages)]
             self._changed.notify_all()
             return answers
 
-    def _enqueue(self, message: Message) -> Enqueued:
+    def _enqueue(self, message: Message, since: int | None) -> Enqueued:
         key = (home_of(message.queue), message.id)
         if key in self._state.rows:
             return Enqueued.HELD
+        if since is not None:
+            for queue in (key[0], dlq_of(message.queue)):
+                past = self._state.log.get(queue, {}).get(message.id, [])
+                if any(done.finished.finished_at >= since for done in past):
+                    return Enqueued.HELD
         lane = 0 if is_dlq(message.queue) else message.priority
         seq = self._next_seq()
         self._state.rows[key] = _Row(message, seq, seq, lane)
@@ -246,9 +256,10 @@ class MemoryStore:
         return move.overdue_at is None or row.lease.deadline <= move.overdue_at
 
     def _lost(self, row: _Row | None, move: Transition) -> Settled:
-        done = self._state.log.get(move.queue, {}).get(move.id)
-        last: _Row | _Done | None = row or done
-        if last is None or move.token is None or (last.token, last.verb) != (move.token, move.verb):
+        past = self._state.log.get(move.queue, {}).get(move.id, [])
+        last: Sequence[_Row | _Done] = past if row is None else [row]
+        ends = [(one.token, one.verb) for one in last]
+        if move.token is None or (move.token, move.verb) not in ends:
             return Settled.STALE
         return Settled.ALREADY
 
@@ -303,18 +314,20 @@ class MemoryStore:
             None if move.result is None else msgspec.json.decode(move.result),
         )
         done = _Done(finished, row.seq, move.token, move.verb)
-        self._state.log[move.queue].setdefault(message.id, done)
+        self._state.log[move.queue].setdefault(message.id, []).append(done)
 
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         with self._lock:
             self._must_exist(queue)
             log = self._state.log[queue]
-            new = [row for row in rows if row.message.id not in log]
-            for row in new:
-                if row.message.id not in log:
+            new = 0
+            for row in rows:
+                past = log.setdefault(row.message.id, [])
+                if all(done.finished.finished_at != row.finished_at for done in past):
                     self._state.done[queue] += 1
-                    log[row.message.id] = _Done(row, self._next_seq(), None, Verb.ACK)
-            return len({row.message.id for row in new})
+                    past.append(_Done(row, self._next_seq(), None, Verb.ACK))
+                    new += 1
+            return new
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._lock:
@@ -350,7 +363,7 @@ class MemoryStore:
 
     def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
         if view.state is State.LOG:
-            for done in self._state.log[view.queue].values():
+            for done in chain.from_iterable(self._state.log[view.queue].values()):
                 wanted = view.id in (None, done.finished.message.id)
                 if wanted and _between(done.finished.finished_at, view):
                     entry = Entry(done.finished.message, done.seq, finished=done.finished)
@@ -417,15 +430,19 @@ class MemoryStore:
     ) -> int:
         with self._lock:
             log = self._state.log.get(queue, {})
-            oldest = sorted(log, key=lambda i: (log[i].finished.finished_at, log[i].seq))
+            oldest = sorted(
+                chain.from_iterable(log.values()), key=lambda d: (d.finished.finished_at, d.seq)
+            )
             over = 0 if keep is None else max(0, len(oldest) - keep)
             drop = [
-                id
-                for n, id in enumerate(oldest)
-                if n < over or (before is not None and log[id].finished.finished_at < before)
+                done
+                for n, done in enumerate(oldest)
+                if n < over or (before is not None and done.finished.finished_at < before)
             ][:limit]
-            for id in drop:
-                del log[id]
+            for done in drop:
+                log[done.finished.message.id].remove(done)
+                if not log[done.finished.message.id]:
+                    del log[done.finished.message.id]
             return len(drop)
 
     def tidy(self, now: int, *, log_before: int | None) -> None: ...

@@ -3,13 +3,14 @@ nothing decoded in vain."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.backoff import Backoff
 from holdfast.message import NO_HISTORY, Finished, History, Message
 from holdfast.payload import JSON
+from holdfast.stores import damage
 
 COLUMNS = (
     "part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts, "
@@ -19,9 +20,6 @@ COLUMNS = (
 WIDTH = COLUMNS.count(",") + 1
 
 _encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_history = msgspec.json.Decoder(History).decode
-_backoff = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def encode_json(value: Any) -> str:
@@ -41,31 +39,45 @@ def read_message(
     """The message whose COLUMNS start at index `at` of a row; one that is being leased right now
     has one attempt more, and this as its first lease if there was none before."""
     (
-        part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
+        part, id, priority, key, kind, content_type, headers, enqueued_at, available_at, attempts,
         ack_timeout, max_attempts, backoff, history, first_leased_at, body,
     ) = row[at : at + WIDTH]  # fmt: skip
+    sound = (  # SQLite keeps whatever somebody wrote into a column
+        type(attempts) is int
+        and type(available_at) is int
+        and type(enqueued_at) is int
+        and type(part) is int
+        and type(priority) is int
+        and type(body) is bytes
+    )
     if leasing_at is not None:
-        attempts += 1
+        attempts = attempts + 1 if sound else attempts
         first_leased_at = first_leased_at or leasing_at
-    return Message(
+    message = Message(
         id,
         queue,
         part,
         priority,
         key,
-        type,
+        kind,
         body,
         content_type or JSON,
-        _headers(headers) if headers else {},
+        damage.read_headers(headers, queue, id) if headers else {},
         enqueued_at,
         available_at,
         attempts,
         ack_timeout,
         max_attempts,
-        Backoff(**_backoff(backoff)) if backoff else None,
+        damage.read_backoff(backoff, queue, id) if backoff else None,
         first_leased_at,
-        _history(history) if history else NO_HISTORY,
+        damage.read_history(history, queue, id) if history else NO_HISTORY,
     )
+    return message if sound else damage.mended(message, "a column is of another type")
+
+
+def first_of_each(rows: Sequence[Finished]) -> Iterable[Finished]:
+    """Rows of a log without those that are there twice: the same id, finished at the same time."""
+    return {(row.message.id, row.finished_at): row for row in rows}.values()
 
 
 def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
@@ -79,5 +91,5 @@ def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
         message.first_leased_at,
         leased_at,
         owner,
-        None if result is None else msgspec.json.decode(result),
+        None if result is None else damage.read_result(result, queue, message.id),
     )

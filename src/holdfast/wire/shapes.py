@@ -92,6 +92,9 @@ class PolicyDoc(Ask, frozen=True):
     on_failure: Annotated[str | None, _says("Ordered queues: block or skip.")] = None
     on_misfit: Annotated[str | None, _says("Payload of another type: dead or retry.")] = None
     traceback_max: Annotated[Whole | None, _says("Characters of a traceback; 0: none.")] = None
+    duplicate_window: Annotated[
+        float | None, _says("Seconds after it finished for which an id is a duplicate; 0: none.")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """As keywords of `Holdfast.queue`: what was given."""
@@ -413,7 +416,9 @@ Outgoings = Annotated[list[OutgoingDoc], Meta(max_length=BATCH_MAX)]
 class EnqueueBatchAsk(Ask, frozen=True):
     queue: Name
     messages: Outgoings
-    receipt: Annotated[str | None, _says("Names this call: repeated, it stores nothing.")] = None
+    receipt: Annotated[
+        str | None, _says("Names this call on this queue: repeated, it stores nothing.")
+    ] = None
 
 
 class PublishBatchAsk(Ask, frozen=True):

@@ -31,6 +31,7 @@ def a_queue_is_made_and_changed(scene: Scene) -> Any:
         retention_count=5,
         payload_max=2000,
         on_failure="skip",
+        duplicate_window=90.0,
     )
     seen: list[Any] = [queue.spec, queue.policy, queue.dlq.spec]
     scene.clock.advance(1)

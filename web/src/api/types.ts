@@ -44,6 +44,7 @@ export interface Policy {
   on_failure?: string;
   on_misfit?: string;
   traceback_max?: number;
+  duplicate_window?: number;
 }
 
 export interface QueueDoc {

@@ -13,7 +13,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.store import Entry, State, View
 from holdfast.stores.mongo.layout import DELAYED, LEASED, READY, Doc
 from holdfast.stores.mongo.rows import (
-    log_key,
+    all_of,
     position,
     read_finished,
     read_lease,
@@ -70,7 +70,7 @@ def _walk(
     if view.state is State.LOG:
         base: Doc = {"q": q}
         if view.id is not None:
-            base["_id"] = log_key(q, view.id)
+            base["_id"] = all_of(q, view.id)
         return _from(at, base, State.LOG, after, size, between, {}, only)
     rest: Doc = {"ea": between} if between else {}
     if view.upto is not None:

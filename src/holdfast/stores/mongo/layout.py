@@ -14,7 +14,8 @@ ow   owner        ba  name of the batch that holds it
 fe   token of a fenced lease that nobody has confirmed    fw  what that lease wrote over
 pm   who made it ready, if others were at it
 mo   token of a move to another home that is under way    mf  which it comes from (see homes.py)
-In the log also: fa finished at, ss status, rs result, on by the clock on the wall.
+In the log the _id is queue/id, and queue/id/token from the second time on that an id finished.
+Also: fa finished at, ss status, rs result, on by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -85,7 +86,15 @@ SOUND: Doc = {
 """A message that Holdfast can read, as a JSON schema: `holdfast doctor` looks for others."""
 SOUND_LOG: Doc = {
     "required": [*_ALWAYS, "fa", "ss"],
-    "properties": {**_CONTENT, "fa": _INT, "la": _INT, "ss": _TEXT, "ow": _TEXT, "rs": _BYTES},
+    "properties": {
+        **_CONTENT,
+        "_id": {"bsonType": "string", "pattern": "^[0-9]+/[^/]{36}(/.+)?$"},
+        "fa": _INT,
+        "la": _INT,
+        "ss": _TEXT,
+        "ow": _TEXT,
+        "rs": _BYTES,
+    },
 }
 
 

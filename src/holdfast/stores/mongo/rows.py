@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from bson import Timestamp
 
-from holdfast.backoff import Backoff
 from holdfast.errors import StoreCorrupt
 from holdfast.message import (
     NO_HISTORY,
     PRIORITY_MAX,
     Finished,
-    History,
     Lease,
     Message,
     Status,
@@ -22,6 +19,7 @@ from holdfast.message import (
 )
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
+from holdfast.stores import damage
 from holdfast.stores.mongo.layout import DELAYED, READY, Doc
 from holdfast.stores.rows import encode_json, write_history
 
@@ -29,11 +27,6 @@ ID = 36
 TOKEN_TAIL = 12
 TICK = Timestamp(0, 0)
 """In a new document the server writes its own next tick in place of this: unique, and growing."""
-
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_history = msgspec.json.Decoder(History).decode
-_backoff = msgspec.json.Decoder(dict[str, Any]).decode
-_result = msgspec.json.decode
 
 
 class Row(msgspec.Struct, gc=False):
@@ -71,6 +64,19 @@ BYTES = (bytes,)
 
 def key_of(home: int, id: str) -> str:
     return f"{home}/{id}"
+
+
+def id_of(key: str) -> str:
+    """The message's id in the key of its document, or of one of its rows in the log."""
+    id, _, _ = key.partition("/")[2].partition("/")
+    if len(id) != ID:
+        raise ValueError("its _id is not a home and an id")
+    return id
+
+
+def q_of(key: str) -> int:
+    """The number of the queue in the key of a log row."""
+    return int(key.partition("/")[0])
 
 
 def number(tick: Timestamp) -> int:
@@ -144,14 +150,13 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
     there was none before."""
     try:
         row = msgspec.convert(doc, Row, builtin_types=BYTES)
-        if row.key[-ID - 1 : -ID] != "/":
-            raise ValueError("its _id is not a home and an id")
+        id = id_of(row.key)
         attempts, first = row.at, row.fl
         if leasing_at is not None:
             attempts += 1
             first = first or leasing_at
         return Message(
-            row.key[-ID:],
+            id,
             queue,
             row.pt,
             row.pr,
@@ -159,15 +164,15 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
             row.ty,
             row.bd,
             row.ct or JSON,
-            _headers(row.hd) if row.hd else {},
+            damage.read_headers(row.hd, queue, id) if row.hd else {},
             row.ea,
             row.av,
             attempts,
             row.to,
             row.mx,
-            Backoff(**_backoff(row.bo)) if row.bo else None,
+            damage.read_backoff(row.bo, queue, id) if row.bo else None,
             first,
-            _history(row.hi) if row.hi else NO_HISTORY,
+            damage.read_history(row.hi, queue, id) if row.hi else NO_HISTORY,
         )
     except NONSENSE as error:
         raise StoreCorrupt(
@@ -223,8 +228,21 @@ def write_finished(row: Finished, home: int, q: int, now: int) -> Doc:
     return made
 
 
-def log_key(q: int, id: str) -> str:
-    return f"{q}/{id}"
+def log_key(q: int, id: str, again: str | int | None = None) -> str:
+    """An id that finishes more than once has a row for each time. The first has the plain key; the
+    others say which end it is: the token of the lease that ended, or, of rows that finished
+    elsewhere, the time."""
+    return f"{q}/{id}" if again is None else f"{q}/{id}/{again}"
+
+
+def all_of(q: int, id: str) -> Doc:
+    """The keys of all rows of an id; "0" follows "/"."""
+    return {"$gte": log_key(q, id), "$lt": f"{log_key(q, id)}0"}
+
+
+def logged_again(row: Doc) -> Doc:
+    """A log row for an id that has one already."""
+    return {**row, "_id": f"{row['_id']}/{row.get('tk', row['fa'])}"}
 
 
 class Ended(msgspec.Struct, gc=False):
@@ -239,7 +257,7 @@ def read_finished(doc: Doc, queue: str) -> Finished:
     message = read_message(doc, queue)
     try:
         row = msgspec.convert(doc, Ended, builtin_types=BYTES)
-        result = None if row.rs is None else _result(row.rs)
+        result = None if row.rs is None else damage.read_result(row.rs, queue, message.id)
     except NONSENSE as error:
         raise StoreCorrupt(
             f"{queue}: {doc.get('_id')} is not as Holdfast wrote it: {error}"

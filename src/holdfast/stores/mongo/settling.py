@@ -23,7 +23,15 @@ from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
 from holdfast.stores.mongo.homes import move_alone
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
 from holdfast.stores.mongo.queues import Known
-from holdfast.stores.mongo.rows import TICK, base_of, key_of, log_key, number, write_log
+from holdfast.stores.mongo.rows import (
+    TICK,
+    base_of,
+    key_of,
+    log_key,
+    logged_again,
+    number,
+    write_log,
+)
 from holdfast.stores.rows import write_history
 
 SMALL_BYTES = 8192
@@ -111,7 +119,7 @@ class Settling:
         )
         return {doc["_id"]: doc for doc in found}
 
-    def _read_log(self) -> dict[tuple[str, str], tuple[str, str]]:
+    def _read_log(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """How those ended that are not there any more; when careful, of all that will end."""
         wanted: dict[str, tuple[str, str]] = {}
         for move in self._moves:
@@ -121,12 +129,18 @@ class Settling:
             gone = key_of(queue.home, move.id) not in self._docs
             if gone or (self._careful and move.target is Target.DONE):
                 wanted[log_key(queue.q, move.id)] = (move.queue, move.id)
+                if move.token is not None:
+                    again = log_key(queue.q, move.id, base_of(move.token, move.id))
+                    wanted[again] = (move.queue, move.id)
         if not wanted:
             return {}
         found = self._db.get(LOG, self._session).find(
             {"_id": {"$in": list(wanted)}}, {"tk": 1, "vb": 1}, session=self._session
         )
-        return {wanted[doc["_id"]]: (doc.get("tk", ""), doc.get("vb", "")) for doc in found}
+        ends: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        for doc in found:
+            ends[wanted[doc["_id"]]].append((doc.get("tk", ""), doc.get("vb", "")))
+        return ends
 
     def _plan(self, n: int, move: Transition) -> Settled:
         queue = self._known.get(move.queue)
@@ -146,12 +160,12 @@ class Settling:
         return Settled.APPLIED
 
     def _lost(self, doc: Doc | None, move: Transition) -> Settled:
-        last: tuple[Any, Any] | None = self._logged.get((move.queue, move.id))
+        last: list[tuple[Any, Any]] = self._logged.get((move.queue, move.id), [])
         if doc is not None:
-            last = (doc.get("tk"), doc.get("vb"))
-        if last is None or move.token is None:
+            last = [(doc.get("tk"), doc.get("vb"))]
+        if move.token is None:
             return Settled.STALE
-        same = last == (base_of(move.token, move.id), move.verb.value)
+        same = (base_of(move.token, move.id), move.verb.value) in last
         return Settled.ALREADY if same else Settled.STALE
 
     def _put_back(self, doc: Doc, queue: Known, move: Transition) -> Settled:
@@ -237,14 +251,17 @@ class Settling:
         self._counts[queue.q].update(moved(1, Counter([doc.get("pt")]), doc["st"]))
         self._counts[queue.q][DONE] += 1
         row = None
-        if move.status is not None and (move.queue, move.id) not in self._logged:
+        if move.status is not None:
             history = write_history(move.history)
             if history is not None:
                 doc["hi"] = history
             row = write_log(doc, self._now, move.status, move.verb.value, clock.wall_ms())
             if move.result is not None:
                 row["rs"] = move.result
-            self._logged[move.queue, move.id] = (doc["tk"], move.verb.value)
+            ends = self._logged.setdefault((move.queue, move.id), [])
+            if any(token != doc["tk"] for token, _ in ends):
+                row = logged_again(row)
+            ends.append((doc["tk"], move.verb.value))
         self._done.append((n, doc, row))
 
     def _write(self) -> None:
@@ -306,8 +323,7 @@ def finish_alone(
     """
     new = False
     if row is not None:
-        noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
-        new = noted.upserted_id is not None
+        row, new = _note(log, row)
     held = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
     if messages.delete_one(held).deleted_count:
         return True
@@ -315,6 +331,18 @@ def finish_alone(
     if row is not None and new and messages.find_one({"_id": doc["_id"]}, {"_id": 1}):
         log.delete_one({"_id": row["_id"], "tk": doc["tk"]})
     return False
+
+
+def _note(log: Collection[Doc], row: Doc) -> tuple[Doc, bool]:
+    """The row as the log has it now, and whether it is new. The same end of the same lease is noted
+    once; the plain key may belong to an earlier end of this id."""
+    noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
+    if noted.upserted_id is None:
+        held = log.find_one({"_id": row["_id"]}, {"tk": 1}) or {}
+        if held.get("tk") != row.get("tk"):
+            row = logged_again(row)
+            noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
+    return row, noted.upserted_id is not None
 
 
 def _fits(doc: Doc, move: Transition) -> bool:

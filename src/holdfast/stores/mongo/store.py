@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -71,10 +71,14 @@ from holdfast.stores.mongo.layout import (
 )
 from holdfast.stores.mongo.queues import Known, Queues, known_of, there
 from holdfast.stores.mongo.rows import (
+    all_of,
     base_of,
+    id_of,
     key_of,
     log_key,
+    logged_again,
     number,
+    q_of,
     read_lease,
     read_message,
     write_finished,
@@ -84,7 +88,10 @@ from holdfast.stores.mongo.rows import (
 from holdfast.stores.mongo.settling import Again, Settling, finish, finish_alone
 from holdfast.stores.mongo.url import Where, where
 from holdfast.stores.mongo.wake import EVENTS_KEPT, NEWS, Subscription, Wake
+from holdfast.stores.rows import first_of_each
 
+LOOKED_UP = 100
+"""Ids that one question to the log names."""
 STEP = 1000
 """Documents that one write takes of what may be many."""
 LATE_S = 2.0
@@ -203,6 +210,7 @@ class MongoStore:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         if not messages:
             return []
@@ -216,11 +224,16 @@ class MongoStore:
             receipts = self._db.get(RECORDS, session)
             if receipt is not None and records.read_one(receipts, "receipt", receipt, session):
                 return [Enqueued.HELD] * len(messages), {}
+            # Before the insert: in a transaction both see the same moment, and an id that finishes
+            # after it is a conflict.
+            done = self._finished(messages, finished_since or {}, session)
             docs = [
                 write_message(message, queues[message.queue].home, queues[message.queue].q, now)
                 for message in messages
             ]
-            stored = self._insert(docs, careful, session)
+            new = [doc for n, doc in enumerate(docs) if n not in done]
+            inserted = iter(self._insert(new, careful, session))
+            stored = [n not in done and next(inserted) for n in range(len(docs))]
             if receipt is not None:
                 # After the messages: on a standalone server a call may break off between, and is
                 # then repeated. Better twice than never.
@@ -244,6 +257,32 @@ class MongoStore:
         if within is None:
             self._tell(names)
         return answers
+
+    def _finished(
+        self, messages: Sequence[Message], since: Mapping[int, int], session: Session
+    ) -> set[int]:
+        """Those of the messages that the logs of their queues or dead letters have since then."""
+        found: set[int] = set()
+        log, asked = self._db.get(LOG, session), list(since)
+        logs = {name: self._logs(name) for name in {messages[n].queue for n in asked}}
+        for start in range(0, len(asked), LOOKED_UP):
+            some = asked[start : start + LOOKED_UP]
+            ranges = [
+                {"_id": all_of(q, messages[n].id), "fa": {"$gte": since[n]}}
+                for n in some
+                for q in logs[messages[n].queue]
+            ]
+            rows = log.find({"$or": ranges}, {"_id": 1}, session=session)
+            ended = {(q_of(row["_id"]), id_of(row["_id"])) for row in rows}
+            found |= {
+                n for n in some for q in logs[messages[n].queue] if (q, messages[n].id) in ended
+            }
+        return found
+
+    def _logs(self, queue: str) -> list[int]:
+        """The numbers of a queue and of its dead-letter queue."""
+        known = [self._queues.look_up(name) for name in {home_of(queue), dlq_of(queue)}]
+        return [each.q for each in known if each is not None]
 
     def _insert(self, docs: list[Doc], careful: bool, session: Session) -> list[bool]:
         """Whether each was new; of one id twice, the first is."""
@@ -462,15 +501,16 @@ class MongoStore:
                 .limit(limit)
             )
             logged: set[str] = set()
-            if careful:
+            if careful and session is not None:
                 keys = [log_key(q, doc["_id"][-36:]) for doc in held]
                 found = log.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
                 logged = {doc["_id"] for doc in found}
             done: list[tuple[Doc, Doc | None]] = []
             for doc in held:
                 row = None
-                if status is not None and log_key(q, doc["_id"][-36:]) not in logged:
+                if status is not None:
                     row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
+                    row = logged_again(row) if row["_id"] in logged else row
                 done.append((doc, row))
             if session is None:
                 done = [pair for pair in done if finish_alone(messages, log, *pair)]
@@ -599,6 +639,8 @@ class MongoStore:
         known = self._queues.must_exist(queue)
         with self._db.translated():
             keys = {log_key(known.q, lease.id): lease for lease in leases}
+            for lease in leases:
+                keys[log_key(known.q, lease.id, base_of(lease.token, lease.id))] = lease
             rows = self._db.get(LOG).find({"_id": {"$in": list(keys)}}, {"tk": 1})
             done = {
                 keys[row["_id"]].id
@@ -752,22 +794,41 @@ class MongoStore:
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         if not rows:
             return 0
-        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
+        unique = first_of_each(rows)
 
         def write(
             session: Session, known: dict[str, Known | None]
         ) -> tuple[int, dict[int, Deltas]]:
             found = there(queue, known[queue])
             log = self._db.get(LOG, session)
-            docs = [write_finished(row, found.home, found.q, now) for row in unique]
-            held = log.find({"_id": {"$in": [d["_id"] for d in docs]}}, {"_id": 1}, session=session)
-            ids = {doc["_id"] for doc in held}
-            new = [doc for doc in docs if doc["_id"] not in ids]
+            new = self._not_logged(
+                [write_finished(row, found.home, found.q, now) for row in unique], session
+            )
             failed = insert(log, new, session) if new else []
             n = len(new) - len(failed)
             return n, {found.q: Counter({DONE: n})}
 
         return self._counting.run([queue], now, write)
+
+    def _not_logged(self, rows: list[Doc], session: Session) -> list[Doc]:
+        """Those that the log does not have; under a key of their own where it has their id."""
+        keys = [key for row in rows for key in (row["_id"], logged_again(row)["_id"])]
+        log = self._db.get(LOG, session)
+        ends = {
+            doc["_id"]: doc.get("fa")
+            for start in range(0, len(keys), STEP)
+            for doc in log.find(
+                {"_id": {"$in": keys[start : start + STEP]}}, {"fa": 1}, session=session
+            )
+        }
+        new: list[Doc] = []
+        for row in rows:
+            if row["_id"] in ends and ends[row["_id"]] != row["fa"]:
+                row = logged_again(row)
+            if row["_id"] not in ends:
+                ends[row["_id"]] = row["fa"]
+                new.append(row)
+        return new
 
     def trim(
         self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int

@@ -24,12 +24,6 @@ _KEPT = (
     "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, "
     "body"
 )
-# Index log_id: of an id that was used again, the first end stays. A subquery with a limit is never
-# turned into a join, "qid + 0" keeps to the index of ids, and the days before the ids were made
-# need no look.
-_NOT_LOGGED = """(
-    SELECT 1 FROM holdfast.log l
-    WHERE l.id = gone.id AND l.qid + 0 = gone.qid AND l.finished_at >= %(since)s LIMIT 1) IS NULL"""
 # Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is
 # said by the deadline, because "state = 2" would invite the index of all that is leased. Ids and
 # tokens are compared as sets; a batch names a message once, and no two deliveries share a token.
@@ -42,7 +36,7 @@ WITH gone AS (
 ), logged AS (
   INSERT INTO holdfast.log ({_KEPT}, history, finished_at, status, verb)
   SELECT {_KEPT}, history, %(now)s, %(status)s, %(verb)s FROM gone
-  WHERE %(status)s::text IS NOT NULL AND {_NOT_LOGGED}
+  WHERE %(status)s::text IS NOT NULL
   RETURNING qid, part
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, day, leased, done, logged)
@@ -64,13 +58,6 @@ FINISH_BATCH = (
     ).partition("SELECT count(*), CASE")[0]
     + "SELECT count(*) FROM gone"
 )
-# Index message_batch: the first id of a batch, if all of its ids were made by the clock.
-FIRST_ID = """
-SELECT (SELECT id::text FROM holdfast.message
-        WHERE batch = %(batch)s AND qid = %(qid)s ORDER BY message.id LIMIT 1)
-WHERE NOT EXISTS (SELECT 1 FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s
-                  AND get_byte(uuid_send(id), 6) >> 4 <> 7)
-"""
 # The same for messages that are locked and compared already, each with its own end.
 FINISH = f"""
 WITH gone AS (
@@ -82,7 +69,7 @@ SELECT {", ".join(f"gone.{name}" for name in _KEPT.split(", "))}, coalesce(a.his
   %(now)s, a.status, a.verb, a.result
 FROM gone JOIN unnest(%(ids)s, %(statuses)s, %(verbs)s, %(histories)s, %(results)s)
   AS a (id, status, verb, history, result) ON a.id = gone.id
-WHERE a.status IS NOT NULL AND {_NOT_LOGGED}
+WHERE a.status IS NOT NULL
 RETURNING id::text
 """
 # Primary key, in order of the ids: two batches that name the same messages never deadlock.
@@ -214,26 +201,11 @@ def finish_bind(moves: Sequence[Transition], now: int, qid: int) -> dict[str, An
         "ids": arrays.uuids([move.id for move in moves]),
         "tokens": arrays.ints([read_token(move.token) for move in moves]),
         "now": now,
-        "since": _made(moves, now),
         "day": 0 if first.status is None else now // DAY_MS,
         "status": first.status,
         "verb": first.verb.value,
         "n": len(moves),
     }
-
-
-def _made(moves: Sequence[Transition], now: int) -> int:
-    """A time before which none of these ids can have finished: a day before the first was made,
-    if their times can be trusted."""
-    if any(move.id[14] != "7" for move in moves):
-        return 0
-    return made_after(min(move.id for move in moves), now)
-
-
-def made_after(first: str, now: int) -> int:
-    """The same for ids of which all are of our making and this is the first."""
-    at = int(first[:8] + first[9:13], 16)
-    return at - DAY_MS if at <= now else 0
 
 
 def _lost(
@@ -356,7 +328,6 @@ class _Batch:
                 "histories": arrays.texts([write_history(move.history) for move in moves]),
                 "results": arrays.blobs([move.result for move in moves]),
                 "now": self._now,
-                "since": _made(moves, self._now),
             },
         )
         kept = {id for (id,) in rows}

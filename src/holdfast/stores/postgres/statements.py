@@ -43,7 +43,7 @@ SELECT (SELECT qid FROM q), count(*),
   CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM stored
 """
 
-# Index log_id: an id that the log holds stays as it is. The queue's row is locked, so that nobody
+# Index log_id: a row that the log holds stays as it is. The queue's row is locked, so that nobody
 # deletes it meanwhile, or restores the same.
 RESTORE = """
 WITH q AS (
@@ -68,7 +68,9 @@ WITH q AS (
     ack_timeout, max_attempts, backoff, history, first_leased_at, body, finished_at, status,
     leased_at, owner, result, 'ack'
   FROM gone WHERE (
-    SELECT 1 FROM holdfast.log l WHERE l.id = gone.id AND l.qid + 0 = gone.qid LIMIT 1) IS NULL
+    SELECT 1 FROM holdfast.log l
+    WHERE l.id = gone.id AND l.qid + 0 = gone.qid AND l.finished_at = gone.finished_at
+    LIMIT 1) IS NULL
   RETURNING qid, part, finished_at / %(day_ms)s AS day
 ), counted AS (
   INSERT INTO holdfast.delta (qid, part, day, done, logged)
@@ -80,6 +82,28 @@ SELECT (SELECT qid FROM q), (SELECT count(*) FROM logged)
 # The hopeful way, tried first: new ids are not held. If one is, the statement fails as a whole. To
 # be ready to skip a row costs PostgreSQL half as much again.
 ENQUEUE_NEW = ENQUEUE.replace("  ON CONFLICT DO NOTHING\n", "")
+
+# Index log_id, in the days since the first of these times. A subquery with a limit is never turned
+# into a join, and "qid / 2" (the queue, or its dead letters) keeps to the index of ids.
+FINISHED = """
+SELECT a.n FROM unnest(%(ids)s, %(sinces)s) WITH ORDINALITY AS a (id, since, n)
+WHERE (
+  SELECT 1 FROM holdfast.log l
+  WHERE l.id = a.id AND l.finished_at >= a.since AND l.finished_at >= %(first)s
+    AND l.qid / 2 = (SELECT qid / 2 FROM holdfast.queue WHERE name = %(queue)s)
+  LIMIT 1) IS NOT NULL
+"""
+# Primary key.
+TAKE_BACK = """
+WITH gone AS (
+  DELETE FROM holdfast.message
+  WHERE home = (SELECT qid / 2 FROM holdfast.queue WHERE name = %(queue)s) AND id = ANY(%(ids)s)
+  RETURNING qid, part, state
+)
+INSERT INTO holdfast.delta (qid, part, ready, delayed)
+SELECT qid, part, -count(*) FILTER (WHERE state = 0), -count(*) FILTER (WHERE state = 1)
+FROM gone GROUP BY qid, part
+"""
 
 # Index message_ready. Nothing is taken while delayed messages are due: they come first in line.
 _DUE = """

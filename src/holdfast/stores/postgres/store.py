@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -79,6 +79,7 @@ from holdfast.stores.postgres.statements import (
     ENQUEUE,
     ENQUEUE_NEW,
     FACTS,
+    FINISHED,
     GET,
     HEADS,
     HOLD,
@@ -107,12 +108,13 @@ from holdfast.stores.postgres.statements import (
     SPEC,
     SPLIT,
     SPLIT_NEW,
+    TAKE_BACK,
     THERE,
     TRIM,
 )
 from holdfast.stores.postgres.url import where
 from holdfast.stores.postgres.wake import Wake
-from holdfast.stores.rows import read_message
+from holdfast.stores.rows import first_of_each, read_message
 
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
@@ -303,21 +305,22 @@ class PostgresStore:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         if not messages:
             return []
         names = sorted({message.queue for message in messages})
         if within is not None:
             with joined(within, self._where, self._id) as db:
-                answers = self._enqueue(db, messages, now, names, receipt)
+                answers = self._enqueue(db, messages, now, names, receipt, finished_since)
                 db.execute(*self._wake.notice(names))
             return answers
-        if len(names) == 1 and receipt is None:
+        if len(names) == 1 and receipt is None and not finished_since:
             answers = self._insert(messages, now)
         else:
             answers = self._db.run(
-                lambda db: self._enqueue(db, messages, now, names, receipt),
-                at_once=receipt is None,
+                lambda db: self._enqueue(db, messages, now, names, receipt, finished_since),
+                at_once=receipt is None and not finished_since,
             )
         self._wake.tell(names)
         self._fold()
@@ -340,6 +343,7 @@ class PostgresStore:
         now: int,
         names: list[str],
         receipt: str | None,
+        finished_since: Mapping[int, int] | None,
     ) -> list[Enqueued]:
         if receipt is not None and not records.note(db, self._sql, receipt, now):
             return [Enqueued.HELD] * len(messages)
@@ -353,7 +357,35 @@ class PostgresStore:
         for mine, cursor in sent:
             told = _enqueued([messages[n] for n in mine], cursor.fetchone())
             answers |= zip(mine, told, strict=True)
+        if finished_since:
+            new = [n for n in finished_since if answers[n] is Enqueued.STORED]
+            answers |= self._take_back(db, messages, new, finished_since)
         return [answers[n] for n in range(len(messages))]
+
+    def _take_back(
+        self, db: Connection, messages: Sequence[Message], new: list[int], since: Mapping[int, int]
+    ) -> dict[int, Enqueued]:
+        """Of what was just stored, what had finished before. Nobody else can enqueue or finish
+        these ids until this transaction ends, so that a look after the insert misses no row."""
+        finished: dict[int, Enqueued] = {}
+        by_queue: dict[str, list[int]] = {}
+        again: list[int] = []
+        for n in new:
+            by_queue.setdefault(messages[n].queue, []).append(n)
+        for queue, mine in sorted(by_queue.items()):
+            bind: dict[str, Any] = {
+                "queue": queue,
+                "ids": arrays.uuids([messages[n].id for n in mine]),
+                "sinces": arrays.ints([since[n] for n in mine]),
+                "first": min(since[n] for n in mine),
+            }
+            found = db.execute(self._sql(FINISHED), bind, binary=True).fetchall()
+            again = [mine[number - 1] for (number,) in found]
+            if again:
+                bind = {"queue": queue, "ids": arrays.uuids([messages[n].id for n in again])}
+                db.execute(self._sql(TAKE_BACK), bind, binary=True)
+                finished |= dict.fromkeys(again, Enqueued.HELD)
+        return finished
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
@@ -426,8 +458,6 @@ class PostgresStore:
             "status": status,
             "verb": Verb.ACK.value,
         }
-        first = self._run(settle.FIRST_ID, bind)
-        bind["since"] = settle.made_after(first[0][0], now) if first and first[0][0] else 0
         n = self._run(settle.FINISH_BATCH, bind)[0][0]
         if n:
             self._fold()
@@ -639,7 +669,7 @@ class PostgresStore:
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         if not rows:
             return 0
-        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
+        unique = list(first_of_each(rows))
         bind = {**write_finished(unique, now), "queue": queue, "day_ms": DAY_MS}
         qid, new = self._run(RESTORE, bind)[0]
         if qid is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from holdfast.store import Entry, State, View
@@ -94,11 +95,10 @@ def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int])
     start, until = max(after[0], view.since or 0, 0), view.until
     if view.id is not None:
         where: bytes | None = db.run("HGET", home.key("li" + flag), view.id)
-        if where is None or not start <= numbered(where)[0]:
-            return
-        start = numbered(where)[0]
-        until = start + 1 if until is None else min(until, start + 1)
-    for ms, group in _by_time(db, home.key("log" + flag), start):
+        groups = _by_id(db, home.key("log" + flag), start, (where or b"").split())
+    else:
+        groups = _by_time(db, home.key("log" + flag), start)
+    for ms, group in groups:
         if until is not None and ms >= until:
             return
         found = [
@@ -116,8 +116,17 @@ def _still_there(db: Connections, index: str, group: list[Any]) -> Iterator[tupl
     for number, fields in group:
         ids = fields[::2]
         for id, row, where in zip(ids, fields[1::2], db.run("HMGET", index, *ids), strict=True):
-            if where == number:
+            if where is not None and number in where.split():
                 yield id, row
+
+
+def _by_id(
+    db: Connections, log: str, start: int, entries: Sequence[bytes]
+) -> Iterator[tuple[int, list[Any]]]:
+    """The entries that an id has in the log, from a time on, those of each millisecond together."""
+    for ms, group in groupby(entries, key=lambda entry: numbered(entry)[0]):
+        if ms >= start:
+            yield ms, [one for entry in group for one in db.run("XRANGE", log, entry, entry)]
 
 
 def _by_time(db: Connections, log: str, start: int) -> Iterator[tuple[int, list[Any]]]:

@@ -17,7 +17,7 @@ homes whose names are the same up to an "@".
 | w<q> | list | wakes one who waits |
 | v<q> | stream | one entry: wakes all who wait for some partitions (see wake.py) |
 | o | hash | <q>#<part> -> the claim of a partition's owner |
-| log<q>, li<q> | stream, hash | what is finished, and where in the log an id lies |
+| log<q>, li<q> | stream, hash | what is finished, and where in the log an id lies (or several) |
 | rn, rv | zset, hash | receipts |
 | t | hash | moves to other homes that are under way: what is to become of whom |
 
@@ -60,6 +60,7 @@ class Home:
         back = {q: [self.key(f"r{q}.{part}") for part in range(parts)] for q in "01"}
         logs = {q: [self.key("log" + q), self.key("li" + q)] for q in "01"}
         self.receipts = [self.key("rn"), self.key("rv")]
+        self.logged = [self.key("li0"), self.key("li1")]
         lanes = [self.lane(part, lane) for part in range(parts) for lane in range(LANES)]
         self.streams = [*lanes, self.key("a0"), self.key("a1")]
         self._lease = {q: [*shared, *own[q], *back[q]] for q in "01"}

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.backoff import Backoff
 from holdfast.errors import StoreCorrupt
-from holdfast.message import NO_HISTORY, Finished, History, Lease, Message, Status, is_dlq
+from holdfast.message import NO_HISTORY, Finished, Lease, Message, Status, is_dlq
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
+from holdfast.stores import damage
 from holdfast.stores.rows import write_history
 
 Row = tuple[
@@ -22,16 +22,20 @@ Row = tuple[
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = cast(Any, msgspec.msgpack.Decoder(Row)).decode
-_history = msgspec.json.Decoder(History).decode
 
 
 def own_timeout(message: Message) -> int | None:
     return None if message.ack_timeout is None else round(message.ack_timeout * 1000)
 
 
-def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
+ID = 36
+
+
+def write_message(m: Message, now: int, since: int | None = None) -> tuple[str, str, bytes]:
     """Its id, where it goes and its body, as enqueue.lua takes them. What scripts may need stands
-    before the "|", the rest means nothing to them."""
+    before the "|", the rest means nothing to them. `since`: held as well if it finished then, or
+    later."""
+    id = m.id if since is None else f"{m.id} {since}"
     timeout = own_timeout(m)
     dead = is_dlq(m.queue)
     lane = 0 if dead else m.priority
@@ -40,8 +44,8 @@ def write_message(m: Message, now: int) -> tuple[str, str, bytes]:
     new = not m.attempts and m.first_leased_at is None and history is None
     if new and m.available_at <= now and not dead:
         head = f"F{m.partition}.{lane}" if timeout is None else f"F{m.partition}.{lane} {timeout}"
-        return m.id, head, blob
-    return m.id, _waiting(m, lane, timeout, history), blob
+        return id, head, blob
+    return id, _waiting(m, lane, timeout, history), blob
 
 
 def write_moved(m: Message, lane: int) -> tuple[str, str, bytes]:
@@ -106,10 +110,10 @@ def read_message(
             partition, priority, key, type, content_type, headers, enqueued_at, available_at,
             ack_timeout, max_attempts, backoff, body,
         ) = _decode(memoryview(blob)[blob.index(b"|") + 1 :])  # fmt: skip
-        policy = Backoff(**backoff) if backoff is not None else None
-        past = _history(history) if history else NO_HISTORY
     except (msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
-        raise StoreCorrupt(f"{queue}: {id} was not written by Holdfast: {error}") from error
+        return _stand_in(blob, id, queue, attempts, first, available, history, str(error))
+    policy = damage.read_backoff(backoff, queue, id) if backoff is not None else None
+    past = damage.read_history(history, queue, id) if history else NO_HISTORY
     return Message(
         id,
         queue,
@@ -128,6 +132,29 @@ def read_message(
         policy,
         first,
         past,
+    )
+
+
+def _stand_in(
+    blob: bytes,
+    id: str,
+    queue: str,
+    attempts: int,
+    first: int | None,
+    available: int | None,
+    history: bytes | None,
+    problem: str,
+) -> Message:
+    """For a body that cannot be read: what the other keys say of the message, and the bytes."""
+    message = damage.stand_in(queue, id, bytes(blob), problem)
+    past = damage.read_history(history, queue, id) if history else NO_HISTORY
+    errors = (*past.errors, *message.errors)
+    return msgspec.structs.replace(
+        message,
+        attempts=attempts,
+        first_leased_at=first,
+        available_at=available or 0,
+        history=msgspec.structs.replace(past, errors=errors),
     )
 
 
@@ -234,10 +261,12 @@ def read_finished(ms: int, id: bytes, row: bytes, queue: str) -> tuple[int, Fini
             message.first_leased_at,
             None if leased == "-" else int(leased),
             None if leased == "-" else owner,
-            msgspec.json.decode(result[1:]) if result else None,
+            damage.read_result(result[1:], queue, message.id) if result else None,
         )
     except (ValueError, IndexError, msgspec.DecodeError) as error:
-        raise StoreCorrupt(f"{queue}: {id!r} was not logged by Holdfast: {error}") from error
+        name = id.decode(errors="replace")
+        message = damage.stand_in(queue, name, row, f"its row in the log: {error}")
+        return 0, Finished(message, "COMPLETED_WITH_ERRORS", ms, None, None, None, None)
 
 
 @lru_cache(maxsize=1000)

@@ -6,7 +6,7 @@ comes back, or was delayed, lies in sorted sets and is leased at its own place. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice, repeat
 from typing import Any, cast
@@ -64,6 +64,7 @@ from holdfast.stores.redis.moves import (
 )
 from holdfast.stores.redis.moving import LEFT_MS, Mover, road
 from holdfast.stores.redis.rows import (
+    ID,
     enqueued_at,
     quoted,
     read_lease,
@@ -75,6 +76,7 @@ from holdfast.stores.redis.rows import (
 )
 from holdfast.stores.redis.url import Where, where
 from holdfast.stores.redis.wake import LOOK_S, Subscription, Wake
+from holdfast.stores.rows import first_of_each
 
 VERSION = 1
 SPEC_S = 0.25
@@ -272,27 +274,34 @@ class RedisStore:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         """Each chunk whole or not at all; what broke off may be repeated. A chunk holds what goes
         to queues of one slot, and all that have one id: a topic's message with all its groups."""
         _no_transaction(within)
         homes = {home_of(message.queue) for message in messages}
+        since = finished_since or {}
         if len(homes) == 1:
-            return self._enqueue(homes.pop(), messages, now, receipt or "")
+            return self._enqueue(homes.pop(), messages, now, receipt or "", since)
         tags: dict[str, list[int]] = {}
         for n, message in enumerate(messages):
             tags.setdefault(tag_of(message.queue), []).append(n)
         answers: dict[int, Enqueued] = {}
         for _, mine in sorted(tags.items()):
-            answers |= self._enqueue_all(messages, mine, now, receipt or "")
+            answers |= self._enqueue_all(messages, mine, now, receipt or "", since)
         return [answers[n] for n in range(len(messages))]
 
     def _enqueue(
-        self, name: str, messages: Sequence[Message], now: int, receipt: str
+        self,
+        name: str,
+        messages: Sequence[Message],
+        now: int,
+        receipt: str,
+        since: Mapping[int, int],
     ) -> list[Enqueued]:
         """Into one home."""
         answers: list[Enqueued] = []
-        rows = [write_message(message, now) for message in messages]
+        rows = [write_message(message, now, since.get(n)) for n, message in enumerate(messages)]
         for number, chunk in enumerate(chunks(rows)):
             queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
             flags = "".join(sorted(map(flag_of, queues)))
@@ -300,7 +309,12 @@ class RedisStore:
         return answers
 
     def _enqueue_all(
-        self, messages: Sequence[Message], mine: Sequence[int], now: int, receipt: str
+        self,
+        messages: Sequence[Message],
+        mine: Sequence[int],
+        now: int,
+        receipt: str,
+        since: Mapping[int, int],
     ) -> dict[int, Enqueued]:
         """Into homes of one slot. Each chunk asks whether all of them are there."""
         homes: dict[str, str] = {}
@@ -310,7 +324,7 @@ class RedisStore:
             homes[name] = "".join(sorted({*homes.get(name, ""), flag}))
             first.setdefault(messages[n].id, n)
         order = sorted(mine, key=lambda n: first[messages[n].id])
-        rows = [write_message(messages[n], now) for n in order]
+        rows = [write_message(messages[n], now, since.get(n)) for n in order]
         answers: dict[int, Enqueued] = {}
         for number, chunk in enumerate(chunks(rows)):
             of: dict[str, list[tuple[int, Row]]] = {name: [] for name in sorted(homes)}
@@ -331,7 +345,8 @@ class RedisStore:
         for name, flags, rows in homes:
             args += (len(keys) + 1, flags, len(rows), *chain.from_iterable(rows))
             heads = frozenset(head for _, head, _ in rows)
-            keys += self._enqueue_keys(name, flags, heads, bool(receipt))
+            look = any(len(id) > ID for id, _, _ in rows)
+            keys += self._enqueue_keys(name, flags, heads, bool(receipt), look)
         answer = self._db.script(ENQUEUE, keys, args)
         if answer[0] == b"gone":
             name = homes[int(answer[2])][0]
@@ -341,9 +356,10 @@ class RedisStore:
         return [Enqueued.STORED if stored else Enqueued.HELD for stored in answer[1]]
 
     def _enqueue_keys(
-        self, name: str, flags: str, heads: frozenset[str], receipt: bool
+        self, name: str, flags: str, heads: frozenset[str], receipt: bool, look: bool
     ) -> Sequence[str]:
-        if len(heads) == 1 and not receipt and flags == "0":
+        """`look`: whether it looks for ids in the log."""
+        if len(heads) == 1 and not receipt and not look and flags == "0":
             (head,) = heads
             if head[0] == "F":  # by far the most frequent
                 return self._keys.plain(name, head[1:].partition(" ")[0])
@@ -355,6 +371,8 @@ class RedisStore:
             keys += [home.key("x"), home.key("e")]
             keys += [home.key(kind + flag) for flag in flags for kind in "zv"]
             keys += [home.key(f"r{flag}.{part}") for flag, part in others]
+        if look:
+            keys += home.logged
         return [*keys, *home.receipts] if receipt else keys
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
@@ -760,8 +778,7 @@ class RedisStore:
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         """Each chunk whole or not at all; what broke off may be repeated."""
         flag, new = flag_of(queue), 0
-        unique = list({row.message.id: row for row in reversed(rows)}.values())[::-1]
-        for chunk in chunks([write_finished(row) for row in unique]):
+        for chunk in chunks([write_finished(row) for row in first_of_each(rows)]):
             args = [flag, *chain.from_iterable((id, *rest, body) for id, rest, body in chunk)]
             answer = self._on(
                 queue,

@@ -55,9 +55,9 @@ _OTHERS = {
 def page(
     db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int, now: int
 ) -> list[tuple[tuple[int, int], Entry]]:
-    """Rows after a cursor with the cursor of each; a view by id has one row at most."""
+    """Rows after a cursor with the cursor of each."""
     if view.id is not None:
-        return _find(db, view, qid, after)
+        return _find(db, view, qid, after, limit)
     bind: dict[str, Any] = {
         "qid": qid,
         "now": now,
@@ -86,12 +86,14 @@ _ONE = _BROWSE_LOG.format(
 
 
 def _find(
-    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int]
+    db: sqlite3.Cursor, view: View, qid: int, after: tuple[int, int], limit: int
 ) -> list[tuple[tuple[int, int], Entry]]:
-    """One message of the log, by holdfast_log_id."""
-    bind = {"qid": qid, "id": view.id, "since": 0, "until": 2**62, "limit": 1}
+    """One id of the log, by holdfast_log_id: a row for each time it finished."""
+    until = 2**62 if view.until is None else view.until
+    bind = {"qid": qid, "id": view.id, "since": view.since or 0, "until": until, "limit": -1}
     rows = db.execute(_ONE, bind).fetchall()
-    return [((row[0], row[1]), _entry(row, view)) for row in rows if (row[0], row[1]) > after]
+    found = [((row[0], row[1]), _entry(row, view)) for row in rows if (row[0], row[1]) > after]
+    return found[:limit]
 
 
 # Every so many rows of an index walk: where one piece of a view ends.

@@ -36,7 +36,7 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND id IN (SELECT value FROM json_
 GROUP BY qid, part
 """
 FINISH = """
-INSERT OR IGNORE INTO holdfast_log
+INSERT INTO holdfast_log
   (seq, qid, finished_at, status, id, part, priority, key, type, content_type, headers,
    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, history,
    first_leased_at, leased_at, owner, lease, verb, result, body)
@@ -51,13 +51,15 @@ FINISH_ALIKE = (
     .replace("lease, ?, ?, body", "lease, ?, NULL, body")
     .replace("seq = ?", "seq IN (SELECT value FROM json_each(?))")
 )
-# A row that finished elsewhere; index holdfast_log_id keeps the one that is there.
+# A row that finished elsewhere, unless it is there; index holdfast_log_id.
 RESTORE = """
-INSERT OR IGNORE INTO holdfast_log
+INSERT INTO holdfast_log
   (seq, qid, finished_at, status, leased_at, owner, verb, result,
    part, id, priority, key, type, content_type, headers, enqueued_at, available_at, attempts,
    ack_timeout, max_attempts, backoff, history, first_leased_at, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+  ?21, ?22, ?23, ?24
+WHERE NOT EXISTS (SELECT 1 FROM holdfast_log WHERE qid = ?2 AND id = ?10 AND finished_at = ?3)
 """
 FORGET = "DELETE FROM holdfast_message WHERE seq IN (SELECT value FROM json_each(?))"
 EXTEND = "UPDATE holdfast_message SET deadline = ? WHERE seq = ?"
@@ -79,7 +81,7 @@ SELECT seq, part, lease FROM holdfast_message WHERE batch = ? AND qid = ? AND st
 ORDER BY id LIMIT ?
 """
 LAST = "SELECT token, verb, state FROM holdfast_message WHERE home = ? AND id = ?"
-LAST_LOGGED = "SELECT lease, seq, verb FROM holdfast_log WHERE qid = ? AND id = ?"
+LAST_LOGGED = "SELECT lease, seq, verb FROM holdfast_log WHERE seq = ? AND qid = ? AND id = ?"
 LET_GO = "UPDATE holdfast_lease SET open = open - ? WHERE lease = ?"
 FORGET_LEASE = "DELETE FROM holdfast_lease WHERE lease = ? AND open <= 0"
 
@@ -136,16 +138,14 @@ def finish(
     if not held:
         return 0
     seqs = _list([seq for seq, _, _ in held])
-    written = 0
     if status is not None:
-        written = db.execute(FINISH_ALIKE, (now, status, Verb.ACK.value, seqs)).rowcount
+        db.execute(FINISH_ALIKE, (now, status, Verb.ACK.value, seqs))
     db.execute(FORGET, (seqs,))
     counts = Counts()
     for part, n in Counter(part for _, part, _ in held).items():
         counts.add(qid, part, LEASED, -n)
         counts.add(qid, part, DONE, n)
-        counts.add(qid, part, LOGGED, min(n, written))
-        written -= min(n, written)
+        counts.add(qid, part, LOGGED, 0 if status is None else n)
     counts.write(db)
     _let_go(db, Counter(lease for _, _, lease in held))
     return len(held)
@@ -209,16 +209,14 @@ class _Batch:
         held_here = self._db.execute(STILL_HELD, (seqs_list, ids, lease, call)).fetchall()
         if sum(n for _, _, n in held_here) != len(moves):
             return False
-        written = 0
         if first.status is not None:
             end = (self._now, first.status, first.verb.value, seqs_list)
-            written = self._db.execute(FINISH_ALIKE, end).rowcount - len(moves)
+            self._db.execute(FINISH_ALIKE, end)
         self._db.execute(FORGET, (seqs_list,))
         for qid, part, n in held_here:
             self.counts.add(qid, part, LEASED, -n)
             self.counts.add(qid, part, DONE, n)
-            self.counts.add(qid, part, LOGGED, 0 if first.status is None else n + written)
-            written = 0  # ids that were in the log already are not there twice
+            self.counts.add(qid, part, LOGGED, 0 if first.status is None else n)
         self.let_go[int(lease)] = len(moves)
         self.answers = [Settled.APPLIED] * len(moves)
         return True
@@ -276,7 +274,8 @@ class _Batch:
         if held is not None:
             same = held[:2] == (move.token, move.verb.value) and held[2] != LEASED
         else:
-            logged = self._db.execute(LAST_LOGGED, (qid, move.id)).fetchone()
+            at = seq if 0 < seq < SEQ_MAX else 0
+            logged = self._db.execute(LAST_LOGGED, (at, qid, move.id)).fetchone()
             same = logged == (lease, seq, move.verb.value)
         return Settled.ALREADY if same else Settled.STALE
 
@@ -294,15 +293,13 @@ class _Batch:
                 history = write_history(move.history)
                 end = (self._now, move.status, history, move.verb.value, move.result, row[_SEQ])
                 apart.append(end)
-        before = self._db.connection.total_changes
         for (status, verb), seqs in alike.items():
             self._db.execute(FINISH_ALIKE, (self._now, status, verb, _list(seqs)))
         self._db.executemany(FINISH, apart)
-        written = self._db.connection.total_changes - before
         self._db.execute(FORGET, (_list([row[_SEQ] for _, row in done]),))
-        self._count_finished(done, written)
+        self._count_finished(done)
 
-    def _count_finished(self, done: list[tuple[Transition, _Row]], written: int) -> None:
+    def _count_finished(self, done: list[tuple[Transition, _Row]]) -> None:
         self.let_go.update([row[_LEASE] for _, row in done if row[_STATE] == LEASED])
         ended = Counter(
             [(row[_QID], row[_PART], row[_STATE], move.status is not None) for move, row in done]
@@ -311,9 +308,6 @@ class _Batch:
             self.counts.add(qid, part, was, -n)
             self.counts.add(qid, part, DONE, n)
             self.counts.add(qid, part, LOGGED, n if logged else 0)
-            written -= n if logged else 0
-        if written:  # an id that was finished before, enqueued again and finished again: rare
-            self.counts.add(done[0][1][_QID], done[0][1][_PART], LOGGED, written)
 
     def _put_back(self, move: Transition, row: _Row) -> bool:
         seq, was, _, place, qid, part, id, lease, _, leased_at = row

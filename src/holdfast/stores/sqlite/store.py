@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
@@ -80,6 +80,11 @@ ENQUEUE_BY_WIDTH = {
     width: {rows: _enqueue_sql(columns, width, rows) for rows in (1, TOGETHER)}
     for columns, width in ((COLUMNS, WIDTH + 5), (PLAIN_COLUMNS, PLAIN_WIDTH + 5))
 }
+
+# Index holdfast_log_id, for the queue and for its dead-letter queue.
+FINISHED = """
+SELECT 1 FROM holdfast_log WHERE qid IN (?, ?) AND id = ? AND finished_at >= ? LIMIT 1
+"""
 
 # Index holdfast_delayed.
 PROMOTE = """
@@ -250,6 +255,7 @@ class SQLiteStore:
         *,
         within: Any = None,
         receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
         if not messages:
             return []
@@ -259,17 +265,23 @@ class SQLiteStore:
             if receipt is not None and not records.put(db, "receipt", receipt, b"", 0, now):
                 return [Enqueued.HELD] * len(messages)
             first = next_number(db, "seq", len(messages)) - len(messages) + 1
+            done = _finished(db, messages, qids, finished_since, first) if finished_since else ()
             rows: list[tuple[Any, ...]] = []
             for seq, message in enumerate(messages, first):
+                if seq in done:
+                    continue
                 qid = qids[message.queue]
                 state = READY if message.available_at <= now else DELAYED
                 lane = 0 if qid % 2 else message.priority
                 rows.append(write_waiting(message, seq, qid, state, lane))
-            kept, answers = rows, [Enqueued.STORED] * len(rows)
-            if _insert(db, rows, together=within is None) < len(rows):
-                seqs = _kept(db, rows)
+            kept, answers = rows, [Enqueued.STORED] * len(messages)
+            if _insert(db, rows, together=within is None) < len(messages):
+                seqs = _kept(db, first, first + len(messages) - 1)
                 kept = [row for row in rows if row[0] in seqs]
-                answers = [Enqueued.STORED if row[0] in seqs else Enqueued.HELD for row in rows]
+                answers = [
+                    Enqueued.STORED if seq in seqs else Enqueued.HELD
+                    for seq in range(first, first + len(messages))
+                ]
             for (qid, part, state), n in Counter(map(_COUNTED, kept)).items():
                 counts.add(qid, part, state, n)
             counts.write(db)
@@ -658,10 +670,26 @@ def _insert(db: sqlite3.Cursor, rows: list[tuple[Any, ...]], *, together: bool) 
     return stored
 
 
-def _kept(db: sqlite3.Cursor, rows: list[tuple[Any, ...]]) -> Container[int]:
-    """The seqs that were stored: the ids of the others were held."""
+def _finished(
+    db: sqlite3.Cursor,
+    messages: Sequence[Message],
+    qids: Mapping[str, int],
+    since: Mapping[int, int],
+    first: int,
+) -> Container[int]:
+    """The seqs of those that the log holds already."""
+    found: set[int] = set()
+    for n, at in since.items():
+        home = qids[messages[n].queue] // 2
+        if db.execute(FINISHED, (2 * home, 2 * home + 1, messages[n].id, at)).fetchone():
+            found.add(first + n)
+    return found
+
+
+def _kept(db: sqlite3.Cursor, first: int, last: int) -> Container[int]:
+    """The seqs that were stored: the ids of the others were held, or finished lately."""
     found = "SELECT seq FROM holdfast_message WHERE seq BETWEEN ? AND ?"
-    return {seq for (seq,) in db.execute(found, (rows[0][0], rows[-1][0]))}
+    return {seq for (seq,) in db.execute(found, (first, last))}
 
 
 def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool] | None:

@@ -4,16 +4,22 @@
 
 from __future__ import annotations
 
+import threading
+import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from holdfast import Backoff, Holdfast, InvalidArgument, Message, Outgoing, Queue, QueueNotFound
-from holdfast.testing import ManualClock
+from holdfast.store import State, View
+from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 
 ID = "01890000-0000-7000-8000-000000000001"
+IDS = [f"01890000-0000-7000-8000-00000000001{n}" for n in range(3)]
+DAY = 24 * 3600
 
 
 @pytest.mark.promise("LIFE-2")
@@ -172,11 +178,133 @@ def test_an_id_is_held_while_it_is_delayed_leased_or_dead(queue: Queue, hf: Hold
 
 
 @pytest.mark.promise("LIFE-4")
-def test_an_id_that_is_finished_may_come_again(queue: Queue) -> None:
+def test_an_id_that_finished_lately_is_a_duplicate(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue({"n": 1}, id=ID, key="a")
+    queue.ack(queue.lease()[0], result="done")
+    again = queue.enqueue({"n": 2}, id=ID, key="b")
+    assert again.duplicate
+    assert (again.payload, again.key, again.attempts) == ({"n": 1}, "a", 1)
+    clock.advance(DAY)
+    assert queue.enqueue({"n": 2}, id=ID).duplicate
+    assert whereabouts(queue) == {"log": [ID]}
+    assert queue.stats().done == 1
+
+
+@pytest.mark.promise("LIFE-4")
+def test_an_id_that_finished_before_the_window_is_new(hf: Holdfast, clock: ManualClock) -> None:
+    queue = hf.queue("orders", duplicate_window=60)
+    queue.enqueue(1, id=ID)
+    queue.ack(queue.lease()[0])
+    clock.advance(60.001)
+    assert not queue.enqueue(2, id=ID).duplicate
+    assert whereabouts(queue) == {"ready": [ID], "log": [ID]}
+
+
+@pytest.mark.promise("LIFE-4")
+def test_each_time_an_id_finishes_has_its_own_log_row(hf: Holdfast, clock: ManualClock) -> None:
+    queue = hf.queue("orders", duplicate_window=0, max_attempts=1)
+    ends = [queue.ack, queue.ack, lambda lease: queue.settle([lease]), queue.fail]
+    for n, end in enumerate(ends):
+        assert not queue.enqueue(n, id=ID).duplicate
+        queue.enqueue("another")
+        lease, other = queue.lease(2)
+        end(lease)
+        queue.settle([other])
+        clock.advance(1)
+    discarded = queue.dlq.lease()[0]
+    queue.dlq.ack(discarded)
+    assert not queue.enqueue(4, id=ID).duplicate
+    rows = [row for row in queue.log() if row.message.id == ID]
+    assert [row.message.payload for row in rows] == [0, 1, 2]
+    assert [row.message.payload for row in queue.dlq.log()] == [3]
+    assert queue.stats().done == 3 + 4
+    view = View("orders", State.LOG, id=ID)
+    page = hf.store.browse(view, None, 2, clock.now())
+    rest = hf.store.browse(view, page.after, 2, clock.now())
+    found = [entry.message.payload for entry in (*page.entries, *rest.entries)]
+    assert (found, rest.after) == ([0, 1, 2], None)
+    assert hf.store.trim("orders", before=rows[0].finished_at + 1, limit=100) == 2
+    assert [row.message.payload for row in queue.log() if row.message.id == ID] == [1, 2]
+    assert hf.store.trim("orders", keep=1, limit=100) == 4
+    assert len(list(queue.log())) == 1
+
+
+@pytest.mark.promise("LIFE-4")
+def test_a_discarded_dead_letter_is_a_duplicate(queue: Queue) -> None:
+    queue.enqueue(1, id=ID)
+    queue.fail(queue.lease()[0])
+    queue.dlq.ack(queue.dlq.lease()[0])
+    again = queue.enqueue(2, id=ID)
+    assert (again.duplicate, again.payload, again.reason) == (True, 1, "failed")
+    assert whereabouts(queue) == {}
+
+
+@pytest.mark.promise("LIFE-4")
+def test_in_a_batch_only_what_finished_is_a_duplicate(queue: Queue) -> None:
+    finished, held, new = IDS[:3]
+    queue.enqueue("finished", id=finished)
+    queue.ack(queue.lease()[0])
+    queue.enqueue("held", id=held)
+    items = [Outgoing(n, id=id) for n, id in enumerate((None, finished, new, held, None, new))]
+    answers = queue.enqueue_many(items)
+    assert [m.duplicate for m in answers] == [False, True, False, True, False, True]
+    assert [m.payload for m in answers] == [0, "finished", 2, "held", 4, 2]
+    assert [lease.message.payload for lease in queue.lease(10)] == ["held", 0, 2, 4]
+    assert queue.stats().done == 1
+
+
+@pytest.mark.promise("LIFE-4")
+def test_without_a_log_a_finished_id_is_new(hf: Holdfast) -> None:
+    queue = hf.queue("orders", log=False)
     queue.enqueue(1, id=ID)
     queue.ack(queue.lease()[0])
     assert not queue.enqueue(2, id=ID).duplicate
-    assert whereabouts(queue) == {"ready": [ID], "log": [ID]}
+
+
+@pytest.mark.promise("LIFE-4")
+def test_a_publish_that_is_repeated_after_it_finished_adds_nothing(hf: Holdfast) -> None:
+    topic = hf.topic("news")
+    groups = [topic.bind(name) for name in ("a", "b")]
+    topic.publish(1, id=ID)
+    groups[0].ack(groups[0].lease()[0])
+    assert topic.publish(2, id=ID).duplicate
+    groups[1].ack(groups[1].lease()[0])
+    assert topic.publish(3, id=ID).duplicate
+    assert [group.stats().ready for group in groups] == [0, 0]
+
+
+@pytest.mark.promise("LIFE-4")
+def test_a_call_repeated_while_its_message_is_worked_on(
+    queue: Queue, another: Callable[[], Holdfast]
+) -> None:
+    """Producers repeat their calls without end, and consumers finish what they get."""
+    wanted = [str(uuid.UUID(int=n + 1)) for n in range(40)]
+    over = threading.Event()
+
+    def produce() -> None:
+        mine = another().queue("orders")
+        for id in wanted:
+            for _ in range(3):
+                mine.enqueue(id, id=id)
+            mine.enqueue_many([Outgoing(id, id=id) for id in wanted[:5]])
+
+    def consume() -> None:
+        mine = another().queue("orders")
+        while not over.is_set():
+            mine.settle(mine.lease(5))
+
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    producers = [threading.Thread(target=produce) for _ in range(2)]
+    for thread in (*consumers, *producers):
+        thread.start()
+    for thread in producers:
+        thread.join()
+    wait_until(lambda: queue.stats().lag == 0)
+    over.set()
+    for thread in consumers:
+        thread.join()
+    assert queue.stats().done == len(wanted)
+    assert sorted(row.message.id for row in queue.log()) == wanted
 
 
 @pytest.mark.promise("LIFE-4")

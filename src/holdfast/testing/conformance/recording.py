@@ -208,6 +208,15 @@ def test_a_batch_for_two_queues_has_one_receipt(hf: Holdfast, clock: ManualClock
     assert [queue.stats().ready for queue in queues] == [2, 2]
 
 
+def test_a_receipt_belongs_to_its_queue(hf: Holdfast) -> None:
+    orders, bills = hf.queue("orders"), hf.queue("bills")
+    assert [m.duplicate for m in orders.enqueue_many([1, 2], receipt="import-7")] == [False] * 2
+    assert [m.duplicate for m in bills.enqueue_many([3], receipt="import-7")] == [False]
+    assert [m.duplicate for m in orders.enqueue_many([4], receipt="import-7")] == [True]
+    assert [m.duplicate for m in bills.enqueue_many([5], receipt="import-7")] == [True]
+    assert [hf.queue(name).stats().ready for name in ("orders", "bills")] == [2, 1]
+
+
 def test_a_receipt_that_is_forgotten_counts_no_more(
     hf: Holdfast, queue: Queue, clock: ManualClock
 ) -> None:

@@ -102,12 +102,26 @@ def test_a_log_goes_on_after_what_was_restored(
     queue.settle(queue.lease())
     log = list(queue.log())
     assert len(log) == 4 and log[-1].message.id == sent.id
-    # An id that is in the log is used again: the first end stays.
+    # An id that is in the log is used again: it has a row for each time it finished.
     again = message(1, now)
     hf.store.enqueue([again], now)
     queue.settle(queue.lease())
-    assert [row.finished_at for row in queue.log() if row.message.id == again.id] == [now - 999]
+    ends = [row.finished_at for row in queue.log() if row.message.id == again.id]
+    assert ends == [now - 999, now]
     assert queue.stats().done == 5
+
+
+def test_an_id_that_finished_twice_is_restored_twice(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
+    now = clock.now()
+    first = finished(1, now)
+    second = msgspec.structs.replace(first, finished_at=first.finished_at + 5, result="again")
+    third = msgspec.structs.replace(first, finished_at=first.finished_at + 9, consumer="other")
+    assert hf.store.restore("orders", [first, second], now) == 2
+    assert hf.store.restore("orders", [first, second, third], now) == 1
+    assert list(queue.log()) == [first, second, third]
+    assert queue.stats().done == 3
 
 
 def test_dead_letters_that_were_discarded_are_restored_too(

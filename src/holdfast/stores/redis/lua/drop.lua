@@ -111,7 +111,7 @@ if what == 'go on' and n < limit then
       local of = flag .. '.' .. num(part)
       call('HDEL', KEYS[1], 'late' .. of, 'again' .. of)
     end
-    call('HDEL', KEYS[1], 'dropping' .. flag, 'moving' .. flag)
+    call('HDEL', KEYS[1], 'dropping' .. flag, 'moving' .. flag, 'more' .. flag)
     local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
     if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end
   end

@@ -1,9 +1,9 @@
--- Store messages of one home, or of several in one slot, all or none. Each is three values: its id;
--- where it goes; its body.
+-- Store messages of one home, or of several in one slot, all or none. Each is three values: its id, and
+-- "<id> <time>" for one that is held as well if it finished at that time or later; where it goes; its body.
 -- "F<part>.<lane>[ time-out]": to the end of its lane. Anything else, see rows.lua:
 -- "W <flag> <part> <lane> <available> <attempts> <first> <time-out> <history>".
 -- KEYS: of each home c m w0 and the lanes; x e z0 v0 w1 z1 v1 and what returns, if one needs them; rn
---       rv for a receipt.
+--       rv for a receipt; li0 li1 where one may have finished.
 -- ARGV: now, receipt or "", then of each home: which of KEYS its c is, queues (0, 1 or 01), how many
 --       messages, then those.
 --#include common
@@ -30,12 +30,23 @@ while from <= #ARGV do
     if call('HEXISTS', key('rv'), receipt) == 1 then kept = true end
     call('ZCARD', key('rn'))
   end
-  local ids, heads, blobs = {}, {}, {}
+  local ids, heads, blobs, since = {}, {}, {}, nil
   for i = 1, n do
     local at = from + 3 * i
     ids[i], heads[i], blobs[i] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    if #ids[i] > 36 then
+      since = since or {}
+      since[i], ids[i] = tonumber(string.sub(ids[i], 38)), string.sub(ids[i], 1, 36)
+    end
   end
   local held, fresh, set, opened, lanes = hmget('m', ids), {}, {}, {}, known[3] or ' '
+  for i, at in pairs(since or {}) do
+    for flag = 0, 1 do
+      -- The last entry is the latest, and begins with its time.
+      local entries = not held[i] and call('HGET', key('li' .. flag), ids[i])
+      if entries and tonumber(string.match(entries, '(%d+)%-%d+$')) >= at then held[i] = true end
+    end
+  end
   for i = 1, n do
     if not held[i] and not fresh[ids[i]] then
       fresh[ids[i]] = i

@@ -131,10 +131,10 @@ if status ~= '' then
   local entry, found, places = ms .. '-' .. n + 1, {}, {}
   for i = 1, #ids do
     local line = lines[i]
-    if line and not logged[i] and blobs[i] then
+    if line and blobs[i] then
       local id, result, history = ids[i], results[i] or '', past[i] or ''
       local at = #found + 1
-      found[at], places[at], places[at + 1] = id, id, entry
+      found[at], places[at], places[at + 1] = id, id, with_entry(flag, logged[i], entry)
       found[at + 1] = line.length .. ' ' .. #result .. ' ' .. #history .. ' '
         .. string.sub(tokens[i], 1, 15) .. line.line .. result .. history .. blobs[i]
     end

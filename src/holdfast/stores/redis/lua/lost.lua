@@ -6,13 +6,15 @@ local function lost(flag, id, token, verb, state)
     return row.state == 'W' and row.token == token and row.verb == verb and 'r' or 's'
   end
   if call('HEXISTS', key('m'), id) == 1 then return 's' end
-  local entry = call('HGET', key('li' .. flag), id)
-  local logged = entry and call('XRANGE', key('log' .. flag), entry, entry)[1]
-  if not logged then return 's' end
-  local body = ''
-  for i = 1, #logged[2], 2 do
-    if logged[2][i] == id then body = logged[2][i + 1] end
+  for entry in string.gmatch(call('HGET', key('li' .. flag), id) or '', '%S+') do
+    local logged = call('XRANGE', key('log' .. flag), entry, entry)[1]
+    for i = 1, logged and #logged[2] or 0, 2 do
+      if logged[2][i] == id then
+        local seq, was, rest =
+          string.match(logged[2][i + 1], '^%d+ %d+ %d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
+        if seq and was == verb and seq .. id .. rest == token then return 'r' end
+      end
+    end
   end
-  local seq, was, rest = string.match(body, '^%d+ %d+ %d+ (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) (%S+) ')
-  return seq and was == verb and seq .. id .. rest == token and 'r' or 's'
+  return 's'
 end

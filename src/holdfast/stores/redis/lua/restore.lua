@@ -10,11 +10,15 @@ local flag, WIDTH = ARGV[1], 6
 if not call('HGET', KEYS[1], 'rev' .. flag) then return { 'gone' } end
 local li, ids, new = key('li' .. flag), {}, {}
 for at = 2, #ARGV, WIDTH do ids[#ids + 1] = ARGV[at] end
+local known, here = {}, {}
 call('XLEN', key('log' .. flag))
 local last = tonumber(call('HGET', KEYS[1], 'logms' .. flag) or 0)
 for i, there in ipairs(hmget('li' .. flag, ids)) do
-  if not there then
-    local at = 2 + (i - 1) * WIDTH
+  local at = 2 + (i - 1) * WIDTH
+  local id, row = ids[i], ids[i] .. ' ' .. ARGV[at + 1]
+  known[id] = there or known[id]
+  if not here[row] and not string.find(' ' .. (there or ''), ' ' .. ARGV[at + 1] .. '-', 1, true) then
+    here[row] = true
     if tonumber(ARGV[at + 1]) < last then return { 'late', num(last) } end
     last = tonumber(ARGV[at + 1])
     new[#new + 1] = at
@@ -39,7 +43,8 @@ for i, at in ipairs(new) do
   local line = num(seq + i) .. tail
   rows[#rows + 1], places[#places + 1] = id, id
   rows[#rows + 1] = #line .. ' ' .. #result .. ' ' .. #history .. ' ' .. line .. result .. history .. body
-  places[#places + 1] = entry
+  known[id] = with_entry(flag, known[id], entry)
+  places[#places + 1] = known[id]
 end
 write(entry, rows, places)
 return { 'ok', #new }

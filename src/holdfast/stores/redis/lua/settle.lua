@@ -69,14 +69,14 @@ local function settle(at)
   local past = history ~= '' and history or call('HGET', key('e'), id)
   call('HDEL', key('m'), id); call('HDEL', key('x'), id); call('HDEL', key('e'), id)
   call('HINCRBY', KEYS[1], 'done' .. flag, 1)
-  if body and call('HEXISTS', key('li' .. flag), id) == 0 then
+  if body then
     local ms, n = next_in_log(flag, now, 1)
     local entry = ms .. '-' .. num(n + 1)
     local line = row.seq .. log_line(row, status, verb, string.sub(token, 52), leased, owner)
     past = past or ''
     call('XADD', key('log' .. flag), entry, id,
       #line .. ' ' .. #result .. ' ' .. #past .. ' ' .. line .. result .. past .. body)
-    call('HSET', key('li' .. flag), id, entry)
+    call('HSET', key('li' .. flag), id, with_entry(flag, call('HGET', key('li' .. flag), id), entry))
   end
   return 'a'
 end
