@@ -177,6 +177,24 @@ def test_leases_of_many_queues_settle_together(hf: Holdfast, clock: ManualClock)
         assert (stats.ready, stats.leased, stats.done) == (0, 1, 2)
 
 
+def test_an_observer_is_told_of_a_lease_from_many_queues_queue_by_queue(hf: Holdfast) -> None:
+    told: list[tuple[set[str], int]] = []
+
+    class Watcher:
+        def leased(self, leases: Sequence[Lease]) -> None:
+            told.append(({one.message.queue for one in leases}, len(leases)))
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    queues = make(hf, 3)
+    for n, queue in enumerate(queues):
+        queue.enqueue_many(range(n))
+    hf.context.observe(cast(Any, Watcher()))
+    lease(hf, queues, 100)
+    assert told == [({queues[1].name}, 1), ({queues[2].name}, 2)]
+
+
 def test_queues_with_partitions_and_retries_among_many(hf: Holdfast) -> None:
     split = hf.queue("split", partitions=3)
     plain, other = make(hf, 2)
