@@ -21,6 +21,8 @@ from holdfast.store import LeaseAsk, OtherQueue, QueueSpec
 SHARE = 16
 """What a queue gives at a turn, at least, while others wait: taking several messages from one
 queue costs a store much less than taking one from each of several."""
+SERVED = 16
+"""Of a longer turn a queue gives one part in this many."""
 FEW = 10
 """Up to this many queues are read one by one: the stores remember them, or read them fast."""
 LOOKS = 8
@@ -94,7 +96,7 @@ class Leaser:
             return queues[0].lease(limit=limit)
         names = self._in_turn([queue.name for queue in queues])
         self._look(names)
-        share = max(SHARE, -(-limit // len(names)))
+        share = max(SHARE, limit // SERVED, -(-limit // len(names)))
         leases = self._ask(names, limit, share)
         if len(leases) >= limit:
             self._last = leases[-1].message.queue

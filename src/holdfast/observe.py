@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from threading import current_thread, main_thread
 from typing import Any, ParamSpec, Protocol, cast
 
@@ -28,7 +29,9 @@ class Observer(Protocol):
 
     def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None: ...
 
-    def leased(self, leases: Sequence[Lease]) -> None: ...
+    def leased(self, leases: Sequence[Lease]) -> None:
+        """Messages of one queue; a lease from several queues is reported queue by queue."""
+        ...
 
     def settled(self, moves: Sequence[Transition], answers: Sequence[Settled]) -> None:
         """Acks, retries, deaths, releases, extensions, what a sweep or a redrive moved."""
@@ -108,8 +111,8 @@ class _Observed:
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         leases = self._store.lease(ask, now)
-        if leases:
-            self._observer.leased(leases)
+        for _, of_queue in groupby(leases, lambda lease: lease.message.queue):
+            self._observer.leased(list(of_queue))
         return leases
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:

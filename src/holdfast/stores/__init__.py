@@ -91,11 +91,11 @@ def page_of(
     return Page([entry for _, entry in rows[:limit]], after, str(end))
 
 
-def in_steps(ask: LeaseAsk) -> Iterator[list[LeaseAsk]]:
-    """The asks of many queues, in order: first as many as may be enough, then more, then the rest.
-    For stores where a look at a queue takes its time."""
+def in_steps(ask: LeaseAsk, *, full: bool) -> Iterator[list[LeaseAsk]]:
+    """The asks of many queues, in order, for stores where a look at a queue takes its time. If the
+    last lease was full: first as many as may be enough, then more, then the rest. Else all."""
     asks = list(ask.each())
-    few = 2 * -(-ask.limit // asks[0].limit)
+    few = 2 * -(-ask.limit // asks[0].limit) if full else len(asks)
     for step in (asks[:few], asks[few : 5 * few], asks[5 * few :]):
         if step:
             yield step

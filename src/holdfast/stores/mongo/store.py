@@ -118,6 +118,7 @@ class MongoStore:
         self._queues = Queues(self._db)
         self._counting = Counting(self._db, self._counts, self._queues)
         self._leasing = leasing.Leasing(self._db)
+        self._was_full = False
 
     @property
     def _wake(self) -> Wake:
@@ -317,10 +318,11 @@ class MongoStore:
         """A look for those of the queues that have something, first among as many as may be
         enough; then the heads of some of these, and one write that takes them."""
         leases: list[Lease] = []
-        for some in in_steps(ask):
+        for some in in_steps(ask, full=self._was_full):
             leases += self._lease_some(some, ask.limit - len(leases), now)
             if len(leases) >= ask.limit:
                 break
+        self._was_full = len(leases) >= ask.limit
         return leases
 
     def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:

@@ -107,12 +107,6 @@ class Home:
             found += self.lanes[part * LANES : (part + 1) * LANES]
         return found
 
-    def look_of(self, flag: str, lanes: str) -> list[str]:
-        """Of a look whether anything is ready; `lanes` as they are written in c."""
-        line = [self.key(kind + flag) for kind in "zda"]
-        back = [self.key(f"r{flag}.{part}") for part in range(self.parts)]
-        return [self.key("c"), *line, *back, *self.of_lanes(lanes.split() if flag == "0" else ())]
-
     def of_lanes(self, lanes: Iterable[str]) -> list[str]:
         """Of lanes written as part.lane."""
         return [f"{self._base}s{lane}" for lane in lanes]
@@ -130,6 +124,7 @@ class Keys:
         self.events = [self._common("event"), self._common("events")]
         self.home = lru_cache(maxsize=10_000)(self._home)
         self.plain = lru_cache(maxsize=10_000)(self._plain)
+        self.look = lru_cache(maxsize=10_000)(self._look)
 
     def _home(self, name: str, parts: int) -> Home:
         return Home(self._prefix, name, parts)
@@ -138,6 +133,13 @@ class Keys:
         """What an enqueue into one lane touches."""
         home = self.home(name, 1)
         return [home.key("c"), home.key("m"), home.key("w0"), *home.of_lanes([lane])]
+
+    def _look(self, queue: str, parts: int, lanes: str) -> list[str]:
+        """What a look whether anything is ready touches; `lanes` as they are written in c."""
+        home, flag = self.of(queue, parts), flag_of(queue)
+        own = [home.key("c"), *(home.key(kind + flag) for kind in "zdaw")]
+        back = [home.key(f"r{flag}.{part}") for part in range(parts)]
+        return [*own, *back, *home.of_lanes(lanes.split() if flag == "0" else ())]
 
     def of(self, queue: str, parts: int = 1) -> Home:
         return self.home(home_of(queue), parts)

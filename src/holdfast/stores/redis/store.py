@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby, islice, repeat
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -102,8 +102,25 @@ DEPTHS = load("depths")
 WAITING = load("waiting")
 READY = load("ready")
 TRIES = 20
+LOOK_SHARE = 50
+"""Looking at many queues takes an idle waiter at most one part in this many of the time: whatever
+comes wakes it."""
 LOOK_CHUNK = 100
 """Queues that one script looks at: it holds up the server for a millisecond."""
+
+
+class _Looked(NamedTuple):
+    """That some queues had nothing, and when the first delayed message of them is due."""
+
+    queues: tuple[str, ...]
+    due: int | None
+    until: float
+
+    def holds(self, queues: Sequence[str], now: int) -> bool:
+        """As long as nothing has woken the waiter since."""
+        if self.due is not None and self.due <= now:
+            return False
+        return clock.monotonic() < self.until and self.queues == tuple(queues)
 
 
 def open_url(url: str) -> RedisStore:
@@ -117,6 +134,8 @@ class RedisStore:
         self._keys = Keys(where.prefix)
         self._parts: dict[str, int] = {}
         self._lanes: dict[str, str] = {}
+        self._was_full = False
+        self._looked: _Looked | None = None
         self._looked_at: dict[str, float] = {}
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
@@ -396,7 +415,7 @@ class RedisStore:
         """A look at the queues, first at as many as may be enough, in one round trip; and one for
         the scripts that lease from those that have something."""
         leases: list[Lease] = []
-        for some in in_steps(ask):
+        for some in in_steps(ask, full=self._was_full):
             try:
                 leases += self._lease_some(some, ask.limit - len(leases), now)
             except HoldfastError:
@@ -405,6 +424,7 @@ class RedisStore:
                 raise
             if len(leases) >= ask.limit:
                 break
+        self._was_full = len(leases) >= ask.limit
         return leases
 
     def _lease_some(self, asks: list[LeaseAsk], limit: int, now: int) -> list[Lease]:
@@ -489,10 +509,10 @@ class RedisStore:
         keys: list[str] = []
         args: list[Arg] = [now]
         for name in queues:
-            home, flag = self._home(name), flag_of(name)
-            lanes = self._lanes.get(home.name, "")
-            args += (len(keys) + 1, flag, home.parts, lanes)
-            keys += home.look_of(flag, lanes)
+            home = home_of(name)
+            parts, lanes = self._parts.get(home, 1), self._lanes.get(home, "")
+            args += (len(keys) + 1, flag_of(name), parts, lanes)
+            keys += self._keys.look(name, parts, lanes)
         return keys, args
 
     def _changed(self, home: str, answer: list[Any]) -> None:
@@ -910,23 +930,37 @@ class RedisStore:
     ) -> bool:
         if partitions is not None:
             return any(self._wait_for(name, partitions, now, timeout) for name in queues[:1])
-        ahead = [timeout, LOOK_S]
-        looks: list[tuple[int, int | None]] = []
-        for name, found in zip(queues, self._ready(queues, now), strict=True):
-            if found is None:
-                self._known.pop(name, None)
-                raise QueueNotFound(f"no queue {name!r}")
-            looks.append(found)
-        if any(ready > 0 for ready, _ in looks):
+        looked = self._looked
+        if looked is None or not looked.holds(queues, now):
+            looked = self._looked = self._look(queues, now)
+        if looked is None:
             return True
-        for _, due in looks:
-            if due is not None:
-                ahead.append(max(0, due - now) / 1000)
+        ahead = [timeout, LOOK_S]
+        if looked.due is not None:
+            ahead.append((looked.due - now) / 1000)
         keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
         seconds = min(ahead)
         due = seconds < min(timeout, LOOK_S)
         one_slot = len({tag_of(name) for name in queues}) == 1
-        return self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
+        woken = self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
+        if woken or len(queues) == 1:
+            self._looked = None
+        return woken
+
+    def _look(self, queues: Sequence[str], now: int) -> _Looked | None:
+        """None: something is ready."""
+        begun = clock.monotonic()
+        found: list[tuple[int, int | None]] = []
+        for name, one in zip(queues, self._ready(queues, now), strict=True):
+            if one is None:
+                self._known.pop(name, None)
+                raise QueueNotFound(f"no queue {name!r}")
+            found.append(one)
+        if any(ready > 0 for ready, _ in found):
+            return None
+        due = min((at for _, at in found if at is not None), default=None)
+        took = clock.monotonic() - begun
+        return _Looked(tuple(queues), due, begun + max(LOOK_S, took * LOOK_SHARE))
 
     def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> bool:
         """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""

@@ -1,10 +1,11 @@
 -- Of each of several queues: how much is ready, and, where nothing is, when the next delayed one comes.
--- A queue that is paused has nothing ready.
--- KEYS: of each queue c z d a, its r, and the lanes (s) that are in use.
+-- A queue that is paused has nothing ready. What is left to wake somebody who then finds nothing is
+-- taken away: else each of many queues that were worked off would wake whoever waits for all of them.
+-- KEYS: of each queue c z d a w, its r, and the lanes (s) that are in use.
 -- ARGV: now, then of each queue: which of KEYS its c is, queue, partitions, lanes in use
 --#include common
 
-local now, answers = tonumber(ARGV[1]), {}
+local now, answers, stale = tonumber(ARGV[1]), {}, {}
 for i = 2, #ARGV, 4 do
   local c, flag, parts, lanes = KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   base = string.sub(c, 1, -2)
@@ -25,10 +26,12 @@ for i = 2, #ARGV, 4 do
     end
     local next = {}
     if ready <= 0 then
+      stale[#stale + 1] = key('w' .. flag)
       next = call('ZRANGEBYSCORE', key('z' .. flag), '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     end
     answer = { 'ok', ready, next[2] or '' }
   end
   answers[#answers + 1] = answer
 end
+for _, name in ipairs(stale) do call('LPOP', name) end
 return answers
