@@ -700,7 +700,8 @@ def _headers(headers: Any) -> dict[str, str]:
     size = 0
     for name, value in headers.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgument(f"headers.{name}", f"must be text, not {shown(value)}")
+            problem = f"must be text, not {shown(cast('object', value))}"
+            raise InvalidArgument(f"headers.{name}", problem)
         size += len(_encodable("headers", name)) + len(_encodable(f"headers.{name}", value))
     if size > HEADERS_MAX:
         raise InvalidArgument("headers", f"{size} characters; the limit is {HEADERS_MAX}")
