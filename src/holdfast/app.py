@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import redrive, settings
 from holdfast.clock import Clock, StoreClock
-from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean
+from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean, shown
 from holdfast.handlers import Handler, Registry
 from holdfast.message import check_queue_name, dlq_of, is_dlq
 from holdfast.observe import Observer
@@ -125,7 +125,7 @@ class Holdfast:
         given = Policy.of(**policy)
         whole("partitions", partitions, low=1, high=PARTITIONS_MAX)
         if ordered not in (None, True, False):
-            raise InvalidArgument("ordered", f"must be True or False, not {ordered!r}")
+            raise InvalidArgument("ordered", f"must be True or False, not {shown(ordered)}")
         while True:
             stored = self._at.store.get_queue(name)
             if stored is None and not create:

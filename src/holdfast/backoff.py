@@ -6,7 +6,7 @@ import math
 from random import Random
 from typing import Any, Literal, get_args
 
-from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.errors import InvalidArgument, did_you_mean, shown
 
 Jitter = Literal["none", "full", "decorrelated"]
 JITTERS: tuple[str, ...] = get_args(Jitter)
@@ -76,8 +76,8 @@ class Backoff:
         return hash(tuple(sorted(self._given.items())))
 
     def __repr__(self) -> str:
-        shown = f"base={self.base}, factor={self.factor}, max={self.max}, jitter={self.jitter!r}"
-        return f"Backoff({shown})"
+        text = f"base={self.base}, factor={self.factor}, max={self.max}, jitter={self.jitter!r}"
+        return f"Backoff({text})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = self._given
@@ -87,18 +87,24 @@ class Backoff:
 def _number(field: str, value: Any, default: float, low: float, high: float = math.inf) -> float:
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidArgument(field, f"must be a finite number, not {value!r}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, float) and not math.isfinite(value)):
+        raise InvalidArgument(field, f"must be a finite number, not {shown(value)}")
     if value < low:
-        raise InvalidArgument(field, f"must be {low:g} or more, not {value!r}")
+        raise InvalidArgument(field, f"must be {low:g} or more, not {shown(value)}")
     if value > high:
-        raise InvalidArgument(field, f"must be at most {high}, not {value!r}")
-    return float(value)
+        raise InvalidArgument(field, f"must be at most {high}, not {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidArgument(field, f"must be a finite number, not {shown(value)}") from None
 
 
 def _jitter(value: Any) -> Jitter:
     if value is None:
         return "full"
     if value not in JITTERS:
-        raise InvalidArgument("backoff.jitter", f"{value!r}; {did_you_mean(str(value), JITTERS)}")
+        given = shown(value)
+        near = did_you_mean(value if isinstance(value, str) else given, JITTERS)
+        raise InvalidArgument("backoff.jitter", f"{given}; {near}")
     return value

@@ -129,6 +129,16 @@ class PermissionDenied(HoldfastError):
 
 
 SHOWN = 10
+SHOWN_TEXT = 100
+
+
+def shown(value: object) -> str:
+    """What was given, for an error: bounded, and whatever it is, no error of its own."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of too many digits, or an object's own __repr__
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..."
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

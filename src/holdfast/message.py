@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import payload as payloads
 from holdfast.backoff import Backoff
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 
 DLQ_SUFFIX = ".dlq"
 PRIORITY_MAX = 9
@@ -166,12 +166,13 @@ NAME_MAX = 128
 
 def check_queue_name(name: Any, field: str = "queue") -> str:
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(field, f"a queue needs a name, not {name!r}")
+        raise InvalidArgument(field, f"a queue needs a name, not {shown(name)}")
     if len(name) > NAME_MAX:
         raise InvalidArgument(field, f"a name has at most {NAME_MAX} characters, not {len(name)}")
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
-            field, f"{name!r}: letters, digits, '_', '.', '-', and one '@' before a group's name"
+            field,
+            f"{shown(name)}: letters, digits, '_', '.', '-', and one '@' before a group's name",
         )
     if name.endswith(DLQ_SUFFIX * 2) or name == DLQ_SUFFIX:
         raise InvalidArgument(field, f"{name!r}: a dead-letter queue has none of its own")
@@ -243,4 +244,4 @@ def check_id(value: Any) -> str:
     try:
         return str(value if isinstance(value, uuid.UUID) else uuid.UUID(value))
     except (ValueError, AttributeError, TypeError):
-        raise InvalidArgument("id", f"must be a UUID, not {value!r}") from None
+        raise InvalidArgument("id", f"must be a UUID, not {shown(value)}") from None

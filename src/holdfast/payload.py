@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 
+DEPTH_MAX = 200
+"""Levels of JSON. A decoder gives up somewhere below 1,000, sooner the deeper the stack is that it
+is called from: a worker could not read what a producer could write."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _BYTES = (bytes, bytearray)
 _encode, _encode_lines = msgspec.json.Encoder().encode, msgspec.json.Encoder().encode_lines
 _decode, _decode_lines = msgspec.json.Decoder().decode, msgspec.json.Decoder().decode_lines
@@ -32,12 +38,20 @@ def encode(payload: Any, content_type: str | None, limit: int) -> tuple[bytes, s
             _must_parse(body)
     elif content_type in (None, JSON):
         body, kind = _to_json(payload), JSON
-    elif isinstance(payload, str) and content_type.startswith("text/"):
+    elif (
+        isinstance(payload, str)
+        and isinstance(content_type, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        and content_type.startswith("text/")
+    ):
         body, kind = _utf8(payload), content_type
     else:
+        if not isinstance(content_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument("content_type", f"must be text, not {shown(content_type)}")
         raise InvalidArgument("payload", f"must be bytes (or text) for content type {content_type}")
     if len(body) > limit:
         raise InvalidArgument("payload", f"{len(body)} bytes; the limit is {limit}")
+    if kind == JSON and _is_too_deep(body):
+        raise InvalidArgument("payload", f"JSON may be nested {DEPTH_MAX} deep, and this is deeper")
     return body, kind
 
 
@@ -51,9 +65,24 @@ def encode_plain(payloads: list[Any], limit: int) -> list[bytes] | None:
         bodies = _as_written(payloads) if written else _as_lines(payloads)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    if len(bodies) != len(payloads) or max(map(len, bodies), default=0) > limit:
+    longest = max(map(len, bodies), default=0)
+    if len(bodies) != len(payloads) or longest > limit:
+        return None
+    if longest > 2 * DEPTH_MAX and any(map(_is_too_deep, bodies)):
         return None
     return bodies
+
+
+def _is_too_deep(body: bytes) -> bool:
+    """Of JSON that has been parsed. Each level takes two bytes, and most bodies have few levels."""
+    if len(body) <= 2 * DEPTH_MAX or body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return False
+    brackets = _TEXTS.sub(b"", body).translate(None, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):  # each turn takes away what is innermost
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
 
 
 def _as_written(payloads: list[msgspec.Raw]) -> list[bytes]:

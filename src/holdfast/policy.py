@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from holdfast.backoff import SECONDS_MAX, Backoff
-from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.errors import InvalidArgument, did_you_mean, shown
 from holdfast.errortext import TRACEBACK_MAX
 
 Exhausted = Literal["dead", "complete"]
@@ -53,20 +53,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         positive("ack_timeout", self.ack_timeout)
         whole("max_attempts", self.max_attempts, low=1)
         if self.backoff is not None and not isinstance(cast(object, self.backoff), Backoff):
-            raise InvalidArgument("backoff", f"must be a Backoff, not {self.backoff!r}")
+            raise InvalidArgument("backoff", f"must be a Backoff, not {shown(self.backoff)}")
         for field in ("overdue_backoff", "log"):
             if getattr(self, field) not in (None, True, False):
-                raise InvalidArgument(field, f"must be True or False, not {getattr(self, field)!r}")
+                raise InvalidArgument(
+                    field, f"must be True or False, not {shown(getattr(self, field))}"
+                )
         if self.exhausted not in (None, "dead", "complete"):
             raise InvalidArgument(
-                "exhausted", f'must be "dead" or "complete", not {self.exhausted!r}'
+                "exhausted", f'must be "dead" or "complete", not {shown(self.exhausted)}'
             )
         if self.on_failure not in (None, "block", "skip"):
             raise InvalidArgument(
-                "on_failure", f'must be "block" or "skip", not {self.on_failure!r}'
+                "on_failure", f'must be "block" or "skip", not {shown(self.on_failure)}'
             )
         if self.on_misfit not in (None, "dead", "retry"):
-            raise InvalidArgument("on_misfit", f'must be "dead" or "retry", not {self.on_misfit!r}')
+            raise InvalidArgument(
+                "on_misfit", f'must be "dead" or "retry", not {shown(self.on_misfit)}'
+            )
         whole("traceback_max", self.traceback_max, low=0, high=TRACEBACK_MAX)
         seconds("retention", self.retention)
         whole("retention_count", self.retention_count, low=0)
@@ -118,21 +122,23 @@ def seconds(field: str, value: Any) -> None:
     """A length of time: a finite number of seconds, zero or more, or None."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidArgument(field, f"must be a number of seconds, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(field, f"must be a number of seconds, not {shown(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(field, f"must be a number of seconds, not {shown(value)}")
     if value < 0:
-        raise InvalidArgument(field, f"must not be negative, not {value!r}")
+        raise InvalidArgument(field, f"must not be negative, not {shown(value)}")
     if value > SECONDS_MAX:
-        raise InvalidArgument(field, f"must be at most {SECONDS_MAX} seconds, not {value!r}")
+        raise InvalidArgument(field, f"must be at most {SECONDS_MAX} seconds, not {shown(value)}")
 
 
 def whole(field: str, value: Any, *, low: int, high: int = 2**31 - 1) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(field, f"must be a whole number, not {value!r}")
+        raise InvalidArgument(field, f"must be a whole number, not {shown(value)}")
     if not low <= value <= high:
-        raise InvalidArgument(field, f"must be {low} to {high}, not {value!r}")
+        raise InvalidArgument(field, f"must be {low} to {high}, not {shown(value)}")
 
 
 DEFAULTS = Policy(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.errors import (
     QueueNotEmpty,
     QueueNotFound,
     StoreUnavailable,
+    shown,
 )
 from holdfast.lifecycle import ms
 from holdfast.message import (
@@ -62,6 +63,8 @@ from holdfast.store import (
     View,
     partition_claim,
 )
+
+T = TypeVar("T")
 
 LEASE_MAX = 10_000
 PARTITIONS_TOTAL = 1024
@@ -220,9 +223,7 @@ class Queue:
         the call on this queue: repeated with the same name it stores nothing, also when the
         messages were finished meanwhile. Receipts are kept for a week.
         """
-        if isinstance(items, str | bytes | Mapping):
-            raise InvalidArgument("items", "must be a list of payloads, not one payload")
-        return self._enqueue(list(items), within, text("receipt", receipt))
+        return self._enqueue(listed(items), within, text("receipt", receipt))
 
     def _enqueue(self, items: list[Any], within: Any, receipt: str | None = None) -> list[Message]:
         span = tracing.producing("enqueue", self.name, len(items))
@@ -313,8 +314,8 @@ class Queue:
 
         On an empty queue: an empty list at once, or after up to `wait` seconds.
         """
-        whole("limit", limit, low=1, high=LEASE_MAX)
-        seconds("wait", wait)
+        whole("limit", _given("limit", limit), low=1, high=LEASE_MAX)
+        seconds("wait", _given("wait", wait))
         text("owner", owner)
         chosen = None if partitions is None else _partitions(partitions)
         spec = self.spec
@@ -401,6 +402,8 @@ class Queue:
     ) -> list[Settled]:
         """End many leases in one write; a bare lease is acked. One answer per item, in order."""
         policy, now, name = self.policy, self._at.clock.now(), self.name
+        if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument("items", f"must be a list of leases, not {shown(items)}")
         moves = [
             lifecycle.acked(item, policy)
             if type(item) is Lease and item.message.queue == name
@@ -427,7 +430,7 @@ class Queue:
         return move
 
     def _decide(self, item: Lease | tuple[Lease, Outcome], policy: Policy, now: int) -> Transition:
-        lease, outcome = (item, _DONE) if isinstance(item, Lease) else item
+        lease, outcome = (item, _DONE) if isinstance(item, Lease) else _pair(item)
         if lease.message.queue != self.name:
             raise InvalidArgument(
                 "lease", f"is of queue {lease.message.queue!r}, not {self.name!r}"
@@ -473,6 +476,7 @@ class Queue:
         until: int | None = None,
     ) -> Iterator[Entry]:
         """Look at messages in lease order without touching them: ready, delayed, leased or log."""
+        _between(since, until)
         for page in self._pages(View(self.name, state_of(state), since, until)):
             yield from page
 
@@ -499,6 +503,7 @@ class Queue:
         """
         if id is None and since is None and until is None:
             raise InvalidArgument("id", "name a message, or a range by since and until")
+        _between(since, until)
         until = self._at.clock.now() + 1 if until is None else until
         wanted = None if id is None else check_id(id)
         view = View(self.name, State.LOG, since, until, wanted)
@@ -669,8 +674,38 @@ class Maker:
 def _priority(value: Any) -> int:
     if type(value) is int and value == 0:
         return 0
-    whole("priority", value, low=0, high=PRIORITY_MAX)
+    whole("priority", _given("priority", value), low=0, high=PRIORITY_MAX)
     return value
+
+
+def listed(items: Any) -> list[Any]:
+    if isinstance(items, str | bytes | Mapping):
+        raise InvalidArgument("items", "must be a list of payloads, not one payload")
+    if not isinstance(items, Iterable):
+        raise InvalidArgument("items", f"must be a list of payloads, not {shown(items)}")
+    return list(items)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _given(field: str, value: T) -> T:
+    if value is None:
+        raise InvalidArgument(field, "must be given, not None")
+    return value
+
+
+def _pair(item: Any) -> tuple[Lease, Outcome]:
+    match item:
+        case (Lease() as lease, Done() | Retry() | Fail() | Release() | Extend() as outcome):
+            return lease, outcome
+        case _:
+            raise InvalidArgument(
+                "lease", f"must be a lease, or a lease with its outcome, not {shown(item)}"
+            )
+
+
+def _between(since: Any, until: Any) -> None:
+    """Milliseconds since 1970, as stores compare them."""
+    whole("since", since, low=-(2**62), high=2**62)
+    whole("until", until, low=-(2**62), high=2**62)
 
 
 def _key(value: Any) -> str | None:
@@ -681,7 +716,7 @@ def _key(value: Any) -> str | None:
         except UnicodeDecodeError:
             value = f"0x{value.hex()}"
     elif value is not None and not isinstance(value, str):
-        raise InvalidArgument("key", f"must be text or bytes, not {value!r}")
+        raise InvalidArgument("key", f"must be text or bytes, not {shown(value)}")
     return text("key", value)
 
 
@@ -690,7 +725,7 @@ def text(field: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise InvalidArgument(field, f"must be text, not {value!r}")
+        raise InvalidArgument(field, f"must be text, not {shown(value)}")
     if len(value) > TEXT_MAX:
         raise InvalidArgument(field, f"{len(value)} characters; the limit is {TEXT_MAX}")
     if "\0" in value:  # PostgreSQL keeps none
@@ -704,13 +739,13 @@ _KNOWN_TYPES = (payload.JSON, payload.BYTES)
 def _content_type(value: Any) -> str:
     text("content_type", value)
     if not value or not value.isprintable():
-        raise InvalidArgument("content_type", f"must be a media type, not {value!r}")
+        raise InvalidArgument("content_type", f"must be a media type, not {shown(value)}")
     return value
 
 
 def _partitions(numbers: Any) -> tuple[int, ...]:
     if not isinstance(numbers, Iterable) or isinstance(numbers, str | bytes):
-        raise InvalidArgument("partitions", f"must be a list of numbers, not {numbers!r}")
+        raise InvalidArgument("partitions", f"must be a list of numbers, not {shown(numbers)}")
     chosen: list[Any] = list(numbers)  # pyright: ignore[reportUnknownArgumentType]
     if not chosen:
         raise InvalidArgument("partitions", "name one at least, or leave it out")
@@ -731,11 +766,12 @@ def _encodable(field: str, value: str) -> str:
 
 def _headers(headers: Any) -> dict[str, str]:
     if not isinstance(headers, Mapping):
-        raise InvalidArgument("headers", f"must be a mapping of text to text, not {headers!r}")
+        raise InvalidArgument("headers", f"must be a mapping of text to text, not {shown(headers)}")
     size = 0
     for name, value in headers.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgument(f"headers.{name}", f"must be text, not {value!r}")
+            problem = f"must be text, not {shown(cast('object', value))}"
+            raise InvalidArgument(f"headers.{name}", problem)
         size += len(_encodable("headers", name)) + len(_encodable(f"headers.{name}", value))
     if size > HEADERS_MAX:
         raise InvalidArgument("headers", f"{size} characters; the limit is {HEADERS_MAX}")
@@ -746,7 +782,7 @@ def _time(field: str, at: Any) -> int:
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise InvalidArgument(field, "a datetime must say its time zone")
-        return int(at.timestamp() * 1000)
+        return max(0, int(at.timestamp() * 1000))
     seconds(field, at)
     return ms(at)
 
@@ -756,7 +792,7 @@ def state_of(value: State | str) -> State:
         return State(value)
     except ValueError:
         known = ", ".join(State)
-        raise InvalidArgument("state", f"{value!r}; must be one of {known}") from None
+        raise InvalidArgument("state", f"{shown(value)}; must be one of {known}") from None
 
 
 def encode_result(result: Any) -> bytes:

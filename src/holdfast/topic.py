@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
@@ -39,6 +39,7 @@ from holdfast.errors import (
     QueueNotFound,
     StoreError,
     did_you_mean,
+    shown,
 )
 from holdfast.lifecycle import finished_since, ms, partition_of
 from holdfast.message import (
@@ -52,7 +53,7 @@ from holdfast.message import (
     new_ids,
 )
 from holdfast.policy import DEFAULTS, Policy
-from holdfast.queue import Context, Maker, Queue
+from holdfast.queue import Context, Maker, Queue, listed
 from holdfast.store import (
     Enqueued,
     QueueSpec,
@@ -173,7 +174,7 @@ class Topic:
         """
         name = self._queue_of(check_group_name(group))
         if start not in ("now", "earliest"):
-            raise InvalidArgument("start", f'must be "now" or "earliest", not {start!r}')
+            raise InvalidArgument("start", f'must be "now" or "earliest", not {shown(start)}')
         self._setup()
         queue = self._make_queue(name, partitions=partitions, ordered=ordered, **policy)
         stage = None
@@ -266,9 +267,7 @@ class Topic:
 
     def publish_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
         """Like `Queue.enqueue_many`: all or none of them (on Redis each of them), in each group."""
-        if isinstance(items, str | bytes | Mapping):
-            raise InvalidArgument("items", "must be a list of payloads, not one payload")
-        return self._publish(list(items), within)
+        return self._publish(listed(items), within)
 
     def stats(self) -> TopicStats:
         """What each group holds, and what is retained for those to come."""
@@ -654,7 +653,8 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def check_topic_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or is_dlq(name):
         raise InvalidArgument(
-            "topic", f"{name!r}: letters, digits, '_', '.', '-', and no {dlq_of('')!r} at the end"
+            "topic",
+            f"{shown(name)}: letters, digits, '_', '.', '-', and no {dlq_of('')!r} at the end",
         )
     return check_queue_name(name, "topic")
 
@@ -663,7 +663,7 @@ def check_group_name(group: Any) -> str:
     if not isinstance(group, str) or not _GROUP.fullmatch(group) or is_dlq(group):
         raise InvalidArgument(
             "group",
-            f"{group!r}: letters, digits, '_', '.', '-', the first one a letter or a digit, "
+            f"{shown(group)}: letters, digits, '_', '.', '-', the first one a letter or a digit, "
             f"and no {dlq_of('')!r} at the end",
         )
     return group

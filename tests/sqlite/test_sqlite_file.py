@@ -26,6 +26,7 @@ from holdfast import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.cli.checks import _sqlite
 from holdfast.stores.sqlite import checkpoints
 from holdfast.stores.sqlite.store import migrations
 from holdfast.testing import wait_until
@@ -278,3 +279,73 @@ def test_the_log_is_folded_in_beside_the_writers(url: str, tmp_path: Path) -> No
     assert "holdfast-sqlite-checkpoint" not in [thread.name for thread in threading.enumerate()]
     with holdfast.connect(url) as hf:
         assert hf.queue("orders").stats().ready == 2 * checkpoints.ROWS
+
+
+def test_a_new_file_is_its_owners_alone(tmp_path: Path, url: str) -> None:
+    before = os.umask(0o022)
+    try:
+        with holdfast.connect(url) as hf:
+            hf.queue("orders").enqueue(1)
+            files = sorted(tmp_path.iterdir())
+            assert [file.name for file in files] == ["jobs.db", "jobs.db-shm", "jobs.db-wal"]
+            assert [oct(file.stat().st_mode & 0o777) for file in files] == ["0o600"] * 3
+    finally:
+        os.umask(before)
+
+
+def test_the_rights_of_a_file_that_is_there_stay(tmp_path: Path, url: str) -> None:
+    holdfast.connect(url).close()
+    (tmp_path / "jobs.db").chmod(0o664)
+    with holdfast.connect(url) as hf:
+        hf.queue("orders").enqueue(1)
+        assert (tmp_path / "jobs.db").stat().st_mode & 0o777 == 0o664
+
+
+KILLED = """
+import os, sys, holdfast
+hf = holdfast.connect(sys.argv[1])
+queue = hf.queue("orders")
+for n in range(50):
+    queue.enqueue({"n": n})
+os._exit(0)  # nothing is folded into the file
+"""
+
+
+@pytest.fixture
+def unfolded(tmp_path: Path, url: str) -> Path:
+    """A store whose messages are in the write-ahead log alone, as a kill leaves it."""
+    subprocess.run([sys.executable, "-c", KILLED, url], check=True)
+    return tmp_path / "jobs.db-wal"
+
+
+def edit(log: Path, at: int, value: bytes) -> None:
+    with log.open("r+b") as file:
+        file.seek(at)
+        file.write(value)
+
+
+@pytest.mark.parametrize(
+    ("at", "ready"), [(0, 0), (10, 0), (32 + 24 + 100, 0), (-100_000, 49)], ids=str
+)
+def test_a_damaged_log_is_told(
+    url: str, unfolded: Path, at: int, ready: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(unfolded, at if at >= 0 else unfolded.stat().st_size + at, b"\xff\xfe\xfd\xfc")
+    with holdfast.connect(url) as hf:
+        assert "the write-ahead log could not be read in full" in caplog.text
+        assert hf.queue("orders").stats().ready <= ready
+    with holdfast.connect(url) as hf:  # whoever looks later is told as well
+        checks = {check.check: check for check in _sqlite(hf, url)}
+        assert checks["log"].status == "warn"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30, 5000])
+def test_a_log_that_ends_early_is_no_damage(
+    url: str, unfolded: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a writer that was killed: what was not committed is not missed."""
+    os.truncate(unfolded, unfolded.stat().st_size - cut)
+    with holdfast.connect(url) as hf:
+        assert hf.queue("orders").stats().ready >= 48
+        assert "write-ahead log" not in caplog.text
+        assert "log" not in {check.check for check in _sqlite(hf, url)}

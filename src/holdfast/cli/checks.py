@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -166,6 +167,14 @@ def _sqlite(hf: Holdfast, url: str) -> Iterator[Check]:
         yield _durability(url)
         yield _disk(hf.store.path)
         yield _file(hf.store.path)
+        lost_at = hf.store.log_lost_at()
+        if lost_at is not None:
+            at = datetime.fromtimestamp(lost_at / 1000, UTC).isoformat(timespec="seconds")
+            text = (
+                f"on {at} the write-ahead log could not be read in full: commits, perhaps of all "
+                "messages, were lost; compare with a backup"
+            )
+            yield Check("warn", "log", text, {"log_lost_at": lost_at})
 
 
 def _durability(url: str) -> Check:

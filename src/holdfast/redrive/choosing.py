@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import payload as payloads
 from holdfast.causes import check_fingerprint, fingerprint_of
-from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.errors import InvalidArgument, did_you_mean, shown
 from holdfast.lifecycle import ms
 from holdfast.message import Message, check_id
 from holdfast.policy import seconds, whole
@@ -121,13 +121,13 @@ def checked(
     if rate is not None:
         _rate(rate)
     if isinstance(where, Mapping):
-        where = DeadFilter.of(**cast("dict[str, Any]", where))
+        where = DeadFilter.of(**_named("where", cast("Mapping[Any, Any]", where)))
     if where is not None and not isinstance(where, DeadFilter):
-        raise InvalidArgument("where", f"must be a DeadFilter, not {where!r}")
+        raise InvalidArgument("where", f"must be a DeadFilter, not {shown(where)}")
     if isinstance(edit, Mapping):
-        edit = Edit.of(**cast("dict[str, Any]", edit))
+        edit = Edit.of(**_named("edit", cast("Mapping[Any, Any]", edit)))
     if edit is not None and not callable(edit):
-        raise InvalidArgument("edit", f"must be an Edit or a function, not {edit!r}")
+        raise InvalidArgument("edit", f"must be an Edit or a function, not {shown(edit)}")
     options = Options(
         count=count or 0,
         ids=None if ids is None else _ids(ids),
@@ -246,7 +246,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _ids(ids: Any) -> tuple[str, ...]:
     if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__iter__"):
-        raise InvalidArgument("ids", f"must be a list of ids, not {ids!r}")
+        raise InvalidArgument("ids", f"must be a list of ids, not {shown(cast(object, ids))}")
     found = tuple(dict.fromkeys(check_id(id) for id in ids))
     if len(found) > IDS_MAX:
         raise InvalidArgument("ids", f"{len(found)} ids; the limit is {IDS_MAX}")
@@ -256,17 +256,17 @@ def _ids(ids: Any) -> tuple[str, ...]:
 def _rate(rate: Any) -> None:
     number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not number or not 0 < rate <= RATE_MAX:
-        raise InvalidArgument("rate", f"must be more than 0 messages a second, not {rate!r}")
+        raise InvalidArgument("rate", f"must be more than 0 messages a second, not {shown(rate)}")
 
 
 def _text(field: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise InvalidArgument(field, f"must be text, not {value!r}")
+        raise InvalidArgument(field, f"must be text, not {shown(value)}")
 
 
 def _mapping(field: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidArgument(field, f"must be a mapping, not {value!r}")
+        raise InvalidArgument(field, f"must be a mapping, not {shown(value)}")
     return cast("dict[str, Any]", value)
 
 
@@ -275,6 +275,13 @@ def _json(field: str, value: Any, limit: float = CHOICE_MAX) -> None:
         payloads.encode(value, payloads.JSON, cast("int", limit))
     except InvalidArgument as error:
         raise InvalidArgument(field, error.problem) from error
+
+
+def _named(field: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidArgument(field, f"a field's name must be text, not {shown(name)}")
+    return dict(given)
 
 
 def _known(field: str, given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from holdfast.errors import (
     SourceQueueGone,
     StoreError,
     did_you_mean,
+    shown,
 )
 from holdfast.message import check_queue_name, home_of, is_dlq
 from holdfast.queue import Context
@@ -163,7 +164,7 @@ def redrive(
 def named(dlq: Any) -> None:
     """The first of the five checks; `planned` makes the others, in their order."""
     if not isinstance(dlq, str) or not dlq:
-        raise InvalidArgument("dlq", f"name a dead-letter queue, not {dlq!r}")
+        raise InvalidArgument("dlq", f"name a dead-letter queue, not {shown(dlq)}")
     check_queue_name(dlq, "dlq")
 
 
@@ -256,7 +257,7 @@ def _stopped(cancel: Any) -> Stopped:
         return lambda: False
     stopped = getattr(cancel, "is_set", cancel)
     if not callable(stopped):
-        raise InvalidArgument("cancel", f"must be an event or a function, not {cancel!r}")
+        raise InvalidArgument("cancel", f"must be an event or a function, not {shown(cancel)}")
     return cast("Stopped", stopped)
 
 

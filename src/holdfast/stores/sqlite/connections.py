@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -21,9 +22,10 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from holdfast.stores.sqlite import own
+from holdfast.stores.sqlite import own, wal
 from holdfast.stores.sqlite.checkpoints import Checkpointer
 
+logger = logging.getLogger("holdfast.stores.sqlite")
 CHECKPOINT_PAGES = 8000
 """A commit that finds the log file as long as this, some 32 MB, folds it into the database itself
 (two fsyncs): the thread that does so beside the writers has fallen behind."""
@@ -50,6 +52,8 @@ class Connections:
         """By thread: the id of the connection that it gave last to be joined."""
         self._pid = 0
         self._closed = False
+        self.lost: str | None = None
+        """What of the write-ahead log could not be read when it was opened."""
 
     @contextmanager
     def read(self) -> Generator[sqlite3.Cursor, None, None]:
@@ -206,13 +210,29 @@ class Connections:
             # Connections of a parent process must be neither used nor closed here (SQLite's rule
             # about fork): the old ones are only forgotten.
             self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
-            self._writer, self._reader = self._open(), self._open()
+            self._writer = self._open()
+            self._look_at_log()
+            self._reader = self._open()
             self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
             self._watcher = _Watcher(self._open)
             self._checkpointer = Checkpointer(self._open)
             self._pid = os.getpid()
 
+    def _look_at_log(self) -> None:
+        """Before anybody writes: the first write begins a damaged log anew."""
+        self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        problem = wal.lost(self._path)
+        if problem is not None:
+            self.lost = problem
+            logger.error(
+                "%s: the write-ahead log could not be read in full: %s. The store goes on without "
+                "these commits; restore a backup if it should not",
+                self._path,
+                problem,
+            )
+
     def _open(self) -> sqlite3.Connection:
+        _make(self._path)
         db = sqlite3.connect(
             self._path,
             timeout=self._busy_timeout,
@@ -231,6 +251,13 @@ class Connections:
             db.close()
             raise
         return db
+
+
+def _make(path: Path) -> None:
+    """A new file is its owner's alone: payloads are nobody else's business. SQLite gives the log
+    and the index beside it the same rights."""
+    with suppress(OSError):  # it is there already, or SQLite says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 class Watch:

@@ -200,6 +200,17 @@ class SQLiteStore:
                     for statement in _statements(script):
                         db.execute(statement)
                 db.execute("REPLACE INTO holdfast_meta VALUES ('version', ?)", (len(steps),))
+        if self._db.lost is not None:  # for those who ask later: the next write hides it
+            with self._writing() as db:
+                lost_at = "REPLACE INTO holdfast_meta VALUES ('log_lost_at', ?)"
+                db.execute(lost_at, (clock.wall_ms(),))
+
+    def log_lost_at(self) -> int | None:
+        """When a write-ahead log was last found that could not be read in full; see wal.py."""
+        found = "SELECT value FROM holdfast_meta WHERE name = 'log_lost_at'"
+        with self._db.read() as db:
+            row = db.execute(found).fetchone()
+        return row[0] if row else None
 
     def close(self) -> None:
         self._db.close()

@@ -1,0 +1,105 @@
+"""Whether a write-ahead log holds commits that SQLite cannot read.
+
+SQLite ignores a log whose header is damaged, and all that follows a damaged frame, without a word:
+a store whose messages were all in there opens empty. After opening, the shared index next to the
+log says how far SQLite could read. Whatever else was committed in this log is lost.
+
+A writer that is killed leaves frames without a commit at the end, or one that is written in part;
+these are not counted. What is not noticed: a log that is missing, or cut off between two commits.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast import clock
+
+HEADER, FRAME = 32, 24
+MAGIC = (0x377F0682, 0x377F0683)
+"""The checksums are of little-endian, and of big-endian, words."""
+TRIES = 3
+REST_S = 0.05
+"""Between two looks: what a live writer is just writing looks different then."""
+
+
+_lock = threading.Lock()
+_indexes: dict[str, int] = {}
+
+
+def lost(path: Path) -> str | None:
+    """What cannot be read; None if nothing is wrong. Call it after opening, before writing."""
+    problem = _look(path)
+    for _ in range(TRIES - 1):
+        if problem is None:
+            return None
+        clock.sleep(REST_S)
+        if _look(path) != problem:
+            return None
+    return problem
+
+
+def _look(path: Path) -> str | None:
+    try:
+        with open(f"{path}-wal", "rb") as log:
+            return _compare(log, _index_of(path))
+    except OSError:
+        return None  # no log, or the last one who had the store open has removed it
+
+
+def _index_of(path: Path) -> int:
+    """A descriptor of the shared index, which stays open: to close it would take away the locks
+    that SQLite has on this file in this process."""
+    name = f"{path}-shm"
+    with _lock:
+        known = _indexes.get(name)
+        there = os.stat(name)
+        if known is None or not os.path.samestat(os.fstat(known), there):
+            known = _indexes[name] = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        return known
+
+
+def _compare(log: BinaryIO, index: int) -> str | None:
+    header = log.read(HEADER)
+    if len(header) < HEADER:
+        return None
+    magic, _, page, _, *_ = struct.unpack(">8I", header)
+    held = _size(log) - HEADER
+    if held < FRAME + 512 or header == bytes(HEADER):
+        return None
+    if magic not in MAGIC or _checksum(header[:24], magic) != struct.unpack(">2I", header[24:]):
+        return f"its header is damaged, and {held:,} bytes behind it cannot be read"
+    readable = struct.unpack("=I", os.pread(index, 4, 16))[0]
+    salts, commits, frames = header[16:24], list[int](), 0
+    for frame in range(1, held // (FRAME + page) + 1):
+        log.seek(HEADER + (frame - 1) * (FRAME + page))
+        head = log.read(FRAME)
+        if head[8:16] != salts:  # of an earlier round, which is in the file already
+            break
+        frames = frame
+        if head[4:8] != b"\0\0\0\0":
+            commits.append(frame)
+    unread = [frame for frame in commits if readable < frame < frames]
+    if not unread:
+        return None
+    return (
+        f"it is damaged behind frame {readable:,} of {frames:,}: {len(unread):,} commits are lost"
+    )
+
+
+def _size(log: BinaryIO) -> int:
+    size = log.seek(0, 2)
+    log.seek(0)
+    return size
+
+
+def _checksum(data: bytes, magic: int) -> tuple[int, int]:
+    first = second = 0
+    words = struct.unpack(f"{'>' if magic & 1 else '<'}{len(data) // 4}I", data)
+    for one, two in zip(words[::2], words[1::2], strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + two + first) & 0xFFFFFFFF
+    return first, second
