@@ -27,7 +27,7 @@ from holdfast.server.events import Events
 from holdfast.server.health import Health
 from holdfast.server.limits import Limits
 from holdfast.server.openapi import docs_page, openapi
-from holdfast.server.pages import Pages
+from holdfast.server.pages import HEADERS, Pages
 from holdfast.server.service import Service
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.problems import (
@@ -122,20 +122,21 @@ class Door:
         (await self.who(request.scope)).demand("read", None)
         accept = request.headers.get("accept", "")
         body, media_type = await self.service.run(self._metrics, accept)
-        return Response(body, media_type=media_type)
+        return Response(body, media_type=media_type, headers=HEADERS)
 
     async def _live(self, request: Request) -> Response:
-        return Response(b'{"live":true}', media_type="application/json")
+        return Response(b'{"live":true}', media_type="application/json", headers=HEADERS)
 
     async def _ready(self, request: Request) -> Response:
         state = await self._health.look()
-        return Response(_encode(state), 200 if state.ready else 503, media_type="application/json")
+        status = 200 if state.ready else 503
+        return Response(_encode(state), status, HEADERS, media_type="application/json")
 
     async def _describe(self, request: Request) -> Response:
-        return Response(self._openapi, media_type="application/json")
+        return Response(self._openapi, media_type="application/json", headers=HEADERS)
 
     async def _docs(self, request: Request) -> Response:
-        return Response(docs_page(), media_type="text/html; charset=utf-8")
+        return Response(docs_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
 class Unread:
@@ -452,7 +453,7 @@ async def _send_problem(send: Send, problem: Problem) -> None:
 
 
 def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    extra = dict(headers or {})
+    extra = HEADERS | (headers or {})
     if problem.status == 401:
         extra["www-authenticate"] = "Bearer"
     return Response(_encode(problem), problem.status, headers=extra, media_type=MEDIA_TYPE)
