@@ -148,6 +148,8 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
     "said",
     [
         f"{Limits().body_bytes // 1024**2} MiB | `--max-body` |",
+        f"leased by one call | {Limits().answer_bytes // 1024**2} MiB |",
+        f"have not read, in all | {Limits().unread_bytes // 1024**2} MiB |",
         f"{Limits().wait_seconds:g} s | `--max-wait` |",
         f"{Limits().polls:,} | `--max-polls` |",
         f"{Limits().streams:,} | `--max-streams` |",

@@ -21,6 +21,8 @@ import holdfast
 from holdfast import Holdfast, Outgoing, State
 from holdfast.server.limits import Limits
 from holdfast.store import Store
+from holdfast.wire.operations import OPERATIONS, Operation
+from holdfast.wire.proto import fields_of
 from tests.server.rig import Doors, serving
 
 pytestmark = pytest.mark.promise("SERVER-5")
@@ -517,6 +519,90 @@ def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
     if body:
         lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+SAFE_HEADERS = {
+    "content-security-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "referrer-policy",
+    "x-content-type-options",
+    "x-frame-options",
+}
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs", "/openapi.json", "/metrics", "/health/live", "/health/ready", "/none"]
+)
+def test_pages_beside_the_dashboard_may_do_as_little(client: Client, path: str) -> None:
+    answer = client.ask("GET", path)
+    assert {name.lower() for name in answer.headers} >= SAFE_HEADERS
+    assert answer.headers["x-frame-options"] == "DENY"
+    if path == "/docs":  # it has no script at all
+        assert b"<script" not in answer.data
+
+
+ODD_NUMBERS = ["1e400", "-1e400", "9" * 400, "-" + "9" * 400, "9" * 5000, "nan", "inf", "-inf",
+               "NaN", "Infinity", "1e", "0x10", "\u0661", "", " ", "true", "[]", "{}"]  # fmt: skip
+
+
+def _numbers_asked() -> list[tuple[Operation, str]]:
+    return [
+        (operation, given.name)
+        for operation in OPERATIONS
+        for given in fields_of(operation.ask)
+        if given.of in (int, float) and given.name not in operation.in_path
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"), _numbers_asked(), ids=lambda x: getattr(x, "name", x)
+)
+def test_odd_numbers(client: Client, operation: Operation, field: str) -> None:
+    """In every query and body: refused, and the field is named."""
+    names = {"queue": "orders", "topic": "news", "group": "mail", "id": ID}
+    path = "/v1" + operation.path.format(**{**names, "dlq_queue": "orders.dlq"})
+    for odd in ODD_NUMBERS:
+        if operation.method in ("GET", "DELETE"):
+            answer = client.ask(operation.method, f"{path}?{field}={quote(odd)}")
+        else:
+            answer = client.ask(operation.method, path, _body_with(operation, field, odd))
+        problem = answer.json()
+        assert answer.status == 400, (odd[:20], answer.data)
+        assert problem["field"].startswith((field, "body")), (odd[:20], problem)
+        if operation.method in ("GET", "DELETE"):
+            assert problem["field"] == field, (odd[:20], problem)
+
+
+def _body_with(operation: Operation, field: str, odd: str) -> bytes:
+    needed = {
+        "token": '"x"', "payload": "1", "dlq_queue": '"orders.dlq"', "messages": "[]",
+        "items": "[]", "seconds": "1", "policy": "{}",
+    }  # fmt: skip
+    taken = {given.name for given in fields_of(operation.ask)} - set(operation.in_path)
+    given = {name: value for name, value in needed.items() if name in taken}
+    given[field] = f"[{odd or 'null'}]" if _is_list(operation, field) else (odd or '""')
+    return ("{" + ", ".join(f'"{n}": {value}' for n, value in given.items()) + "}").encode()
+
+
+def _is_list(operation: Operation, field: str) -> bool:
+    return any(f.name == field and f.kind in ("list", "given") for f in fields_of(operation.ask))
+
+
+def test_when_a_message_comes_is_told_in_seconds(doors: Doors, client: Client) -> None:
+    """`at` is in seconds, as the documents say; all other times are in milliseconds."""
+    queue = doors.server._hf.queue("later")
+    at = doors.server._hf.context.clock.now() // 1000 + 3600.5
+    made = client.ask("POST", "/v1/queues/later/messages", {"payload": 1, "at": at})
+    assert made.json()["available_at"] == round(at * 1000)
+    with holdfast.connect(doors.grpc) as far:
+        assert far.queue("later", create=False).enqueue(1, at=at).available_at == round(at * 1000)
+    said = client.ask("GET", "/openapi.json").json()
+    schema = json.dumps(said["paths"]["/v1/queues/{queue}/messages"]["post"])
+    assert "in seconds since 1970" in schema
+    assert "`at` of a message to be stored is in seconds" in said["info"]["description"]
+    assert b"<code>at</code> of a message to be stored" in client.ask("GET", "/docs").data
+    queue.delete(force=True)
 
 
 def test_methods(client: Client) -> None:

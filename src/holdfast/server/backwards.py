@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.queue import Queue
 from holdfast.server.entries import Wanted, entry_doc
+from holdfast.server.sizes import FIRST_ROWS, entry_size, fitting
 from holdfast.store import Entry, Page, State, View
 from holdfast.wire import shapes as s
 
@@ -37,21 +38,29 @@ class _Place(msgspec.Struct, frozen=True):
         return f"{self.until}~{self.skip}~{self.inner}"
 
 
-def newest(queue: Queue, ask: s.BrowseAsk, wanted: Wanted, now: int) -> s.PageDoc:
-    """Up to `limit` that match. A page that looked at enough ends there, and says where."""
+def newest(queue: Queue, ask: s.BrowseAsk, wanted: Wanted, now: int, budget: int) -> s.PageDoc:
+    """Up to `limit` that match, as far as they fit into `budget` bytes. A page that
+    looked at enough ends there, and says where."""
     if ask.state != "log":
         raise InvalidArgument("newest", "is for the log: others have an order of their own")
     place: _Place | None = _started(ask, now)
     width, since = FIRST_MS, ask.since or 0
     found: list[s.EntryDoc] = []
-    looked = 0
+    looked, left = 0, budget
+    reader = _Reader(queue, since, now, budget)
     for _ in range(READS_MAX):
         if place is None or len(found) == ask.limit or looked >= LOOK_MAX:
             break
-        reader = _Reader(queue, since, now)
+        before = place
         rows, place, width = reader.read(place, width, ask.limit - len(found))
+        shown = [entry for entry in rows if wanted(entry.message)]
+        size = sum(map(entry_size, shown))
+        if size > left and found:
+            place = before  # the next page begins with these
+            break
         looked += len(rows)
-        found += [entry_doc(entry) for entry in rows if wanted(entry.message)]
+        left -= size
+        found += map(entry_doc, shown)
     return s.PageDoc(found, None if place is None else str(place), looked, now)
 
 
@@ -66,7 +75,9 @@ def _started(ask: s.BrowseAsk, now: int) -> _Place:
 
 
 class _Reader:
-    def __init__(self, queue: Queue, since: int, now: int) -> None:
+    def __init__(self, queue: Queue, since: int, now: int, budget: int) -> None:
+        self._budget = budget
+        self._stretch = FIRST_ROWS
         self._name = queue.name
         self._store = queue.context.store
         self._since = since
@@ -80,13 +91,16 @@ class _Reader:
         begin = max(self._since, place.until - width)
         if begin >= place.until:
             return [], None, width
-        page = self._browse(begin, place.until, None, STRETCH)
+        page = self._browse(begin, place.until, None, self._stretch)
+        while page.after is not None and self._grows(page):
+            page = self._browse(begin, place.until, None, self._stretch)
         if page.after is not None and place.until - begin > 1:
             return [], place, max(1, (place.until - begin) // 2)
         if page.after is not None:
             rows, then = self._inside(place, limit)
             return rows, then, width
         rows = page.entries[::-1][place.skip :]
+        limit = min(limit, fitting([entry_size(row) for row in rows], self._budget))
         if len(rows) > limit:
             return rows[:limit], _behind(rows[:limit], place), width
         if not page.entries and not self._browse(self._since, begin, None, 1).entries:
@@ -94,8 +108,21 @@ class _Reader:
         then = None if begin <= self._since else _Place(begin)
         return rows, then, width * 4 if len(page.entries) < STRETCH // 8 else width
 
+    def _grows(self, page: Page) -> bool:
+        """Whether the rows are small enough to read more of them at a time."""
+        size = sum(map(entry_size, page.entries))
+        if self._stretch >= STRETCH or size * 4 > self._budget:
+            return False
+        self._stretch = min(self._stretch * 4, STRETCH)
+        return True
+
     def _inside(self, place: _Place, limit: int) -> tuple[list[Entry], _Place | None]:
-        page = self._browse(place.until - 1, place.until, place.inner or None, limit)
+        page = self._browse(
+            place.until - 1, place.until, place.inner or None, min(limit, self._stretch)
+        )
+        fit = fitting([entry_size(entry) for entry in page.entries], self._budget)
+        if fit < len(page.entries):  # read again, for the cursor behind the last that fits
+            page = self._browse(place.until - 1, place.until, place.inner or None, fit)
         if page.after is not None:
             return page.entries, _Place(place.until, inner=page.after)
         then = None if place.until - 1 <= self._since else _Place(place.until - 1)

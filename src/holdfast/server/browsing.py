@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import MessageNotFound
 from holdfast.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
 from holdfast.queue import Queue
 from holdfast.server.backwards import newest
 from holdfast.server.entries import Wanted, entry_doc
+from holdfast.server.limits import ANSWER_BYTES
+from holdfast.server.sizes import Steps, entry_size, pages
 from holdfast.store import Entry, State, View
 from holdfast.wire import shapes as s
 
-STEP = 500
 LOOK_MAX = 5000
 """Messages that one page looks at, when filters let few of them through."""
 HOLDERS_MAX = 10_000
 
 
-def page(queue: Queue, ask: s.BrowseAsk) -> s.PageDoc:
-    """Up to `limit` that match. A page that looked at LOOK_MAX ends there, and says where."""
+def page(queue: Queue, ask: s.BrowseAsk, budget: int = ANSWER_BYTES) -> s.PageDoc:
+    """Up to `limit` that match, as far as they fit into `budget` bytes. A page that looked at
+    LOOK_MAX ends there, and says where."""
     store, now = queue.context.store, queue.context.clock.now()
     wanted = Wanted(ask, now)
     if ask.id is not None:
@@ -27,24 +29,42 @@ def page(queue: Queue, ask: s.BrowseAsk) -> s.PageDoc:
         found = [entry_doc(one)] if one is not None and wanted(one.message) else []
         return s.PageDoc(found, None, len(found), now)
     if ask.newest:
-        return newest(queue, ask, wanted, now)
+        return newest(queue, ask, wanted, now, budget)
     view = View(queue.name, State(ask.state), ask.since, ask.until)
     found: list[s.EntryDoc] = []
-    after, looked = ask.after, 0
+    after, looked, used, steps = ask.after, 0, 0, Steps(budget)
     while True:
         left = ask.limit - len(found)
-        rows = store.browse(view, after, left if wanted.all else min(STEP, left * 4), now)
-        for n, entry in enumerate(rows.entries):
-            looked += 1
-            if wanted(entry.message):
-                found.append(entry_doc(entry))
-            if len(found) == ask.limit and n + 1 < len(rows.entries):
-                # the rest of the step is looked at again: step back to here
-                rows = store.browse(view, after, n + 1, now)
-                break
+        rows = store.browse(view, after, steps.next(left if wanted.all else left * 4), now)
+        steps.seen(rows.entries)
+        fit = _fitting(rows.entries, wanted, left, budget - used, has_any=bool(found))
+        if not fit and rows.entries:
+            return s.PageDoc(found, after, looked, now)
+        if fit < len(rows.entries):  # read again, for the cursor behind the last that fits
+            rows = store.browse(view, after, fit, now)
+        shown = [entry for entry in rows.entries if wanted(entry.message)]
+        looked += len(rows.entries)
+        used += sum(map(entry_size, shown))
+        found += map(entry_doc, shown)
         after = rows.after
         if after is None or len(found) >= ask.limit or looked >= LOOK_MAX:
             return s.PageDoc(found, after, looked, now)
+
+
+def _fitting(
+    entries: Sequence[Entry], wanted: Wanted, room: int, budget: int, *, has_any: bool
+) -> int:
+    """How many of the entries may be looked at: those that are wanted have to fit."""
+    for n, entry in enumerate(entries):
+        if not wanted(entry.message):
+            continue
+        budget -= entry_size(entry)
+        if budget < 0 and has_any:
+            return n
+        has_any, room = True, room - 1
+        if room == 0:
+            return n + 1
+    return len(entries)
 
 
 def _one(queue: Queue, state: State, id: str, now: int) -> Entry | None:
@@ -107,18 +127,14 @@ def _state(message: Message, lease: Lease | None, now: int) -> str:
 
 def _lease(queue: Queue, message: Message, now: int) -> Lease | None:
     """Who holds it. Leases are found by walking those of the queue, as far as that is sensible."""
-    looked = 0
-    after: str | None = None
-    while looked < HOLDERS_MAX:
-        view = View(message.queue, State.LEASED)
-        rows = queue.context.store.browse(view, after, STEP, now)
+    looked, view = 0, View(message.queue, State.LEASED)
+    for rows in pages(queue.context.store, view, now, budget=ANSWER_BYTES):
         for entry in rows.entries:
             if entry.message.id == message.id:
                 return entry.lease
         looked += len(rows.entries)
-        after = rows.after
-        if after is None:
-            return None
+        if looked >= HOLDERS_MAX:
+            break
     return None
 
 
@@ -149,16 +165,13 @@ def who_holds(queue: Queue) -> s.ConsumersDoc:
     """Everybody who holds a message of the queue, or owns a partition of it."""
     store, now = queue.context.store, queue.context.clock.now()
     leases: dict[str, list[Lease]] = {}
-    after: str | None = None
     looked = 0
-    while looked < HOLDERS_MAX:
-        rows = store.browse(View(queue.name, State.LEASED), after, STEP, now)
+    for rows in pages(store, View(queue.name, State.LEASED), now, budget=ANSWER_BYTES):
         for entry in rows.entries:
             if entry.lease is not None:
                 leases.setdefault(entry.lease.owner, []).append(entry.lease)
         looked += len(rows.entries)
-        after = rows.after
-        if after is None:
+        if looked >= HOLDERS_MAX:
             break
     owned: dict[str, list[int]] = {}
     for part in queue.partitions():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -24,14 +25,16 @@ from holdfast.keys import ANYBODY, Authority, Principal
 from holdfast.server.bodies import Bodies
 from holdfast.server.events import Events
 from holdfast.server.health import Health
+from holdfast.server.limits import Limits
 from holdfast.server.openapi import docs_page, openapi
-from holdfast.server.pages import Pages
+from holdfast.server.pages import HEADERS, Pages
 from holdfast.server.service import Service
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.problems import (
     MEDIA_TYPE,
     MediaTypeUnknown,
     Problem,
+    ServerBusy,
     invalid,
     problem_of,
     unexpected,
@@ -40,6 +43,9 @@ from holdfast.wire.proto import fields_of
 
 JSON = b"application/json"
 PREFIX = "/v1"
+LARGE = {"Browse", "GetMessage", "LeaseBatch", "ReadLog", "Replay"}
+"""Operations whose answers have payloads."""
+ROOM_S = 5.0
 PIECE = 256 * 1024
 """Of an answer, written at one time."""
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -61,6 +67,7 @@ class Door:
     ) -> None:
         self.service = service
         self.bodies = Bodies(service.limits)
+        self.unread = Unread(service.limits)
         self._events = events
         self._health = health
         self._authority = authority
@@ -115,20 +122,49 @@ class Door:
         (await self.who(request.scope)).demand("read", None)
         accept = request.headers.get("accept", "")
         body, media_type = await self.service.run(self._metrics, accept)
-        return Response(body, media_type=media_type)
+        return Response(body, media_type=media_type, headers=HEADERS)
 
     async def _live(self, request: Request) -> Response:
-        return Response(b'{"live":true}', media_type="application/json")
+        return Response(b'{"live":true}', media_type="application/json", headers=HEADERS)
 
     async def _ready(self, request: Request) -> Response:
         state = await self._health.look()
-        return Response(_encode(state), 200 if state.ready else 503, media_type="application/json")
+        status = 200 if state.ready else 503
+        return Response(_encode(state), status, HEADERS, media_type="application/json")
 
     async def _describe(self, request: Request) -> Response:
-        return Response(self._openapi, media_type="application/json")
+        return Response(self._openapi, media_type="application/json", headers=HEADERS)
 
     async def _docs(self, request: Request) -> Response:
-        return Response(docs_page(), media_type="text/html; charset=utf-8")
+        return Response(docs_page(), media_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+class Unread:
+    """Bytes of answers on their way to clients, so that slow readers cannot fill the memory."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.unread_bytes
+        self._bytes = 0
+        self._less = asyncio.Event()
+
+    async def room(self) -> None:
+        """Wait until another large answer may be made; ServerBusy if that takes too long."""
+        try:
+            async with asyncio.timeout(ROOM_S):
+                while self._bytes >= self._most:
+                    self._less.clear()
+                    await self._less.wait()
+        except TimeoutError:
+            raise ServerBusy("clients have not read their answers yet; try again later") from None
+
+    @contextmanager
+    def sending(self, body: bytes) -> Generator[None, None, None]:
+        self._bytes += len(body)
+        try:
+            yield
+        finally:
+            self._bytes -= len(body)
+            self._less.set()
 
 
 class Methods:
@@ -171,11 +207,16 @@ class Endpoint:
             return await _send_problem(send, unexpected())
         if answer is None:
             return None  # nobody is there any more
-        return await _send(send, status, _encode(answer), JSON)
+        body = _encode(answer)
+        del answer
+        with self._door.unread.sending(body):
+            return await _send(send, status, body, JSON)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, Any]:
         who = await self._door.who(scope)
         ask = await self._ask(scope, receive)
+        if self._operation.name in LARGE:
+            await self._door.unread.room()
         call = self._door.service.call(self._operation, ask, who)
         if self._operation.name == "LeaseBatch" and ask.wait > 0:
             answer, is_gone = await _unless_gone(call, receive)
@@ -412,7 +453,7 @@ async def _send_problem(send: Send, problem: Problem) -> None:
 
 
 def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    extra = dict(headers or {})
+    extra = HEADERS | (headers or {})
     if problem.status == 401:
         extra["www-authenticate"] = "Bearer"
     return Response(_encode(problem), problem.status, headers=extra, media_type=MEDIA_TYPE)

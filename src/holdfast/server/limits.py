@@ -6,10 +6,15 @@ import msgspec
 
 from holdfast.policy import positive, seconds, whole
 
+ANSWER_BYTES = 16 * 1024 * 1024
+
 
 class Limits(msgspec.Struct, frozen=True):
     body_bytes: int = 32 * 1024 * 1024
     """Of one request. Default 32 MiB."""
+    answer_bytes: int = ANSWER_BYTES
+    """Of the messages in one page, or leased by one call; one message is always given. Default
+    16 MiB."""
     wait_seconds: float = 60.0
     """A long poll is answered after this time, whatever it asked for. Default 60."""
     polls: int = 10_000
@@ -26,6 +31,9 @@ class Limits(msgspec.Struct, frozen=True):
     head_seconds: float = 10.0
     """A connection that has not sent a whole request head after this time is closed; so is one
     that has not finished its TLS handshake. Default 10."""
+    unread_bytes: int = 256 * 1024 * 1024
+    """Of HTTP answers that clients have not read yet, in all; then calls that may have large
+    answers wait, and get 503 after five seconds. Default 256 MiB."""
     write_seconds: float = 30.0
     """A client that has stopped reading its answer is cut off after this time; for a large answer
     it is longer by a second for each 16 KiB. Default 30."""
@@ -50,6 +58,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 _COUNTS = (
     "body_bytes",
+    "answer_bytes",
+    "unread_bytes",
     "polls",
     "streams",
     "header_bytes",

@@ -54,8 +54,9 @@ def openapi(limits: Limits) -> dict[str, Any]:
             "title": "Holdfast",
             "version": holdfast.__version__,
             "description": "A durable message queue that does not let go of a message until "
-            "somebody has finished it. Times are milliseconds since 1970 by the store's clock, "
-            f"lengths of time are seconds. A body has at most {limits.body_bytes} bytes, a long "
+            "somebody has finished it. Times are milliseconds since 1970 by the store's clock, but "
+            "`at` of a message to be stored is in seconds since 1970; lengths of time are seconds. "
+            f" A body has at most {limits.body_bytes} bytes, a long "
             f"poll lasts at most {limits.wait_seconds:g} seconds.",
         },
         "paths": paths,
@@ -228,4 +229,5 @@ td{border-top:1px solid #ddd;padding:.15rem .8rem .15rem 0;vertical-align:top}h3
 h3 b{color:#0a6}code{font-size:.92em}@media(prefers-color-scheme:dark){body{background:#16181c;
 color:#e4e6ea}td{border-color:#333}a{color:#8bf}}</style><main><h1>Holdfast API</h1>
 <p>The same as <a href="/openapi.json">/openapi.json</a>. Times are milliseconds since 1970 by the
-store's clock, lengths of time are seconds; errors are RFC 9457 problems that name the field.</p>"""
+store's clock, but <code>at</code> of a message to be stored is in seconds since
+1970; lengths of time are seconds; errors are RFC 9457 problems that name the field.</p>"""

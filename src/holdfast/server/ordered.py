@@ -25,6 +25,7 @@ from holdfast.ownership import Consumer, Owner
 from holdfast.policy import Policy
 from holdfast.queue import Context, Queue
 from holdfast.server.limits import Limits
+from holdfast.server.sizes import Leasing
 from holdfast.settings import Settings
 from holdfast.store import Transition
 from holdfast.wire.problems import TooManyStreams
@@ -37,11 +38,14 @@ logger = logging.getLogger("holdfast.server")
 class Seat:
     """One client's consumer, and what that client has in hand. To be called in threads."""
 
-    def __init__(self, at: Context, queue: Queue, owner: str | None, settings: Settings) -> None:
+    def __init__(
+        self, at: Context, queue: Queue, owner: str | None, settings: Settings, budget: int
+    ) -> None:
         self.waiting = 0
         """Polls that wait for it."""
         self._at = at
         self._queue = queue
+        self._budget, self._leasing = budget, Leasing(budget)
         # Its own name each time: two who call themselves the same must not own the same.
         name = f"{owner or at.owner}:{secrets.token_hex(2)}"
         self._consumer = Consumer(Owner(at, queue, settings, batch=1, name=name))
@@ -58,7 +62,9 @@ class Seat:
                 return []
             self._used_at = self._at.clock.monotonic()
             self._expire()
-            leases = self._consumer.lease(ask.limit)
+            limit = self._leasing.rows(ask.queue, self._budget, ask.limit)
+            leases = self._consumer.lease(limit)
+            self._leasing.seen(ask.queue, leases)
             self._out.update((lease.token, lease) for lease in leases)
             self._unsent.update(lease.token for lease in leases)
         if not leases:
@@ -173,7 +179,7 @@ class Seats:
         with self._lock:
             if len(self._all) >= self._limits.streams:
                 raise TooManyStreams(f"{len(self._all)} consumers are here; try again later")
-            seat = Seat(self._at, queue, owner, self._settings)
+            seat = Seat(self._at, queue, owner, self._settings, self._limits.answer_bytes)
             self._all = (*self._all, seat)
             return seat
 

@@ -19,9 +19,10 @@ from typing import Protocol
 from holdfast.errors import HoldfastError, QueueNotFound, StoreError, StoreUnavailable
 from holdfast.message import Lease, check_queue_name
 from holdfast.outcome import Release
-from holdfast.policy import seconds
-from holdfast.queue import Context, Queue
+from holdfast.policy import seconds, whole
+from holdfast.queue import LEASE_MAX, Context, Queue
 from holdfast.server.limits import Limits
+from holdfast.server.sizes import Leasing
 from holdfast.wire.problems import Stopping, TooManyStreams
 from holdfast.wire.shapes import LeaseAsk
 
@@ -78,12 +79,19 @@ class _Line:
 class _Plain:
     """From the queue itself."""
 
-    def __init__(self, at: Context) -> None:
+    def __init__(self, at: Context, limits: Limits) -> None:
         self._at = at
+        self._leasing = Leasing(limits.answer_bytes)
 
     def take(self, ask: LeaseAsk) -> list[Lease]:
+        whole("limit", ask.limit, low=1, high=LEASE_MAX)
         queue = Queue(self._at, ask.queue)
-        return queue.lease(ask.limit, owner=ask.owner, partitions=ask.partitions)
+        return self._leasing.lease(
+            ask.queue,
+            ask.limit,
+            lambda limit: queue.lease(limit, owner=ask.owner, partitions=ask.partitions),
+            lambda leases: self.give_back(ask.queue, leases),
+        )
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
         Queue(self._at, queue).settle([(lease, Release()) for lease in leases])
@@ -92,7 +100,7 @@ class _Plain:
 class Polls:
     def __init__(self, at: Context, threads: Executor, limits: Limits) -> None:
         self._at = at
-        self._plain = _Plain(at)
+        self._plain = _Plain(at, limits)
         self._threads = threads
         self._watchers = ThreadPoolExecutor(WATCHERS_MAX, "holdfast-watch")
         self._limits = limits

@@ -353,7 +353,7 @@ class Service:
     # What there is to see
 
     def browse(self, ask: s.BrowseAsk) -> s.PageDoc:
-        return page(self._queue(ask.queue), ask)
+        return page(self._queue(ask.queue), ask, self.limits.answer_bytes)
 
     def get_message(self, ask: s.MessageAsk) -> s.DetailDoc:
         return detail(self._queue(ask.queue), check_id(ask.id))
@@ -362,6 +362,7 @@ class Service:
         found = page(
             self._queue(ask.queue),
             s.BrowseAsk(ask.queue, "log", ask.after, ask.limit, ask.since, ask.until),
+            self.limits.answer_bytes,
         )
         rows = [entry.finished for entry in found.entries if entry.finished is not None]
         return s.LogDoc(rows, found.after)

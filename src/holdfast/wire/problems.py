@@ -58,6 +58,13 @@ class TooManyStreams(RequestError):
     status = 429
 
 
+class ServerBusy(RequestError):
+    """Clients have not read too many large answers yet."""
+
+    code = "UNAVAILABLE"
+    status = 503
+
+
 class Stopping(RequestError):
     """The server is about to end; another one, or the next one, takes the call."""
 

@@ -395,7 +395,7 @@ class OutgoingDoc(Ask, frozen=True):
     type: Annotated[str | None, _says("Which handlers get it.", maxLength=1024)] = None
     priority: Priority = 0
     delay: Annotated[float | None, _says("Seconds to wait first.", minimum=0)] = None
-    at: Annotated[float | None, _says("Not before this time: seconds since 1970.")] = None
+    at: Annotated[float | None, _says("Not before this time: in seconds since 1970.")] = None
     headers: Headers | None = None
     ack_timeout: Annotated[float | None, _says("Its own lease time in seconds.")] = None
     max_attempts: Annotated[Whole | None, _says("Its own number of deliveries.")] = None
