@@ -59,8 +59,8 @@ BUGS = [
     mongo_bug(
         name="changes in a transaction are not counted",
         where="Counting._run",
-        old="self._counts.add(slot, counts.get(q, Counter()), now, session)",
-        new="self._counts.add(slot, Counter(), now, session)",
+        old="self._counts.add_all(list(slots.values()), counts, now, session)",
+        new="self._counts.add_all(list(slots.values()), {}, now, session)",
         caught_by="conformance/test_counting.py",
     ),
     mongo_bug(

@@ -61,11 +61,11 @@ BUGS = [
         caught_by="conformance/test_enqueueing.py",
     ),
     redis_bug(
-        name="finishing twice writes two log entries",
+        name="an id that finishes again takes its first log entry with it",
         where="finish.lua",
-        old="if line and not logged[i] and blobs[i] then",
-        new="if line and blobs[i] then",
-        caught_by="conformance/test_finishing.py",
+        old="id, id, with_entry(flag, logged[i], entry)",
+        new="id, id, entry",
+        caught_by="conformance/test_holding.py",
     ),
     redis_bug(
         name="a purge drops leased messages",
@@ -77,8 +77,8 @@ BUGS = [
     redis_bug(
         name="retention keeps one too many",
         where="trim.lua",
-        old="call('HLEN', li) - keep or 0",
-        new="call('HLEN', li) - keep - 1 or 0",
+        old="or 0) - keep or 0",
+        new="or 0) - keep - 1 or 0",
         caught_by="conformance/test_finishing.py",
     ),
     redis_bug(

@@ -30,8 +30,8 @@ BUGS = [
     Bug(
         name="a release counts as an attempt",
         where="released",
-        old="return _back(Verb.RELEASE, lease, now, lease.message.attempts - 1, None)",
-        new="return _back(Verb.RELEASE, lease, now, lease.message.attempts, None)",
+        old="return _back(Verb.RELEASE, lease, available_at, lease.message.attempts - 1, history)",
+        new="return _back(Verb.RELEASE, lease, available_at, lease.message.attempts, history)",
         caught_by="conformance/test_fencing.py",
         test="test_a_released_message_is_back_at_once_and_uncounted",
     ),
