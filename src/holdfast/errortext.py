@@ -26,8 +26,6 @@ def clean(value: Any, limit: int) -> str:
         text = text[:limit]
         if not text.isascii():  # a lone surrogate has no encoding
             text = text.encode("utf-8", "backslashreplace").decode()
-        if "\0" in text:  # PostgreSQL keeps none
-            text = text.replace("\0", "\\x00")
         return str(text[:limit])
     except BaseException:
         return f"<{_type_name(value)} whose text cannot be read>"[:limit]
