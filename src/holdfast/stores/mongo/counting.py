@@ -87,7 +87,7 @@ class Counting:
                     self._counts.add(slot, counts.get(q, Counter()), now, session)
                 return answer
 
-            return self._db.tx(whole, patience)
+            return self._db.tx(whole, patience, next((s.session for s in slots.values()), None))
 
     def _run_marked(
         self,

@@ -73,6 +73,9 @@ class Gone(Exception):
 class Slot(msgspec.Struct, frozen=True):
     q: int
     id: str
+    session: Any = None
+    """In which its transactions run, one at a time; its id is kept with the slot, so that others
+    can end what this process leaves open when it dies (see sessions.py)."""
 
 
 class Counts:
@@ -93,7 +96,8 @@ class Counts:
             if self._free[q]:
                 return self._free[q].pop()
             self._made[q] += 1
-            slot = Slot(q, f"{q}/{self._process}/{self._made[q]}")
+            id = f"{q}/{self._process}/{self._made[q]}"
+        slot = Slot(q, id, self._db.client.start_session() if self._db.has_transactions else None)
         return slot if self._open(slot, now) else None
 
     def give(self, slot: Slot) -> None:
@@ -107,7 +111,9 @@ class Counts:
             counts, gate = self._db.get(COUNTS, session), {"_id": self.gate(slot.q).id}
             there = counts.update_one(gate, {"$inc": {"f": 1}}, session=session)
             if there.matched_count:
-                doc = {"_id": slot.id, "q": slot.q, "u": now}
+                doc: Doc = {"_id": slot.id, "q": slot.q, "u": now}
+                if slot.session is not None:
+                    doc["se"] = slot.session.session_id["id"]
                 counts.insert_one(doc, session=session)
             return bool(there.matched_count)
 
