@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 import holdfast
 from holdfast import (
@@ -26,7 +27,8 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast import queue as queue_module
-from holdfast.stores.mongo import wake
+from holdfast.store import LeaseAsk
+from holdfast.stores.mongo import sessions, wake
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import MongoServer, drop_database, running, with_database
 from tests.plugins.sampling import more
@@ -291,19 +293,139 @@ def test_a_worker_killed_in_a_transaction_leaves_its_neighbours_alone(
         place.check_whole(hf, accepted)
 
 
-@pytest.mark.promise("OVERDUE-2", "LIFE-8")
-def test_a_sweep_passes_over_what_a_dead_transaction_holds(place: MongoPlace) -> None:
-    """Its neighbours are as late as they, and are not to wait for the server to give it up."""
-    with victim.connect(place.url) as hf:
-        orders = hf.queue("orders", ack_timeout=1, max_attempts=50)
-        orders.enqueue_many(range(20))
-        with dead_transaction(place, "ack", 2):
-            others = orders.lease(10)
-            assert len(others) == 10
-            wait_until(lambda: hf.context.clock.now() > others[-1].deadline)
+SECRET = "a secret"
+DEFAULT = {"transactionLifetimeLimitSeconds": "60"}
+"""Of a MongoDB that nobody has configured. The servers of other tests end transactions sooner."""
+ORDINARY = [{"role": "readWrite", "db": "shop"}]
+
+
+@pytest.fixture(scope="module")
+def default_server() -> Iterator[MongoServer]:
+    with running(parameters=DEFAULT, password=SECRET) as server:
+        yield server
+
+
+@pytest.fixture
+def user(default_server: MongoServer) -> Callable[[], str]:
+    """The URL of one more user, without any right but those on the database."""
+
+    def add() -> str:
+        url = default_server.add_user(f"user-{secrets.token_hex(4)}", SECRET, ORDINARY)
+        return with_database(url, "shop")
+
+    return add
+
+
+@pytest.fixture
+def shop(
+    default_server: MongoServer, store_name: str, user: Callable[[], str], tmp_path: Path
+) -> Iterator[MongoPlace]:
+    place = MongoPlace(user(), tmp_path / "ledger", default_server)
+    yield place
+    place.close()
+    drop_database(default_server.url, "shop")
+
+
+def killed_in_its(place: MongoPlace, action: str, nth: int) -> Holdfast:
+    """Beside it, a connection to a queue with ten messages that are overdue, and ten that a process
+    had leased when it was killed just before it committed what became of them."""
+    hf = victim.connect(place.url)
+    orders = hf.queue("orders", ack_timeout=1, max_attempts=50)
+    orders.enqueue_many(range(20))
+    process = place.process(action, "commitTransaction before", str(nth))
+    assert process.wait(60) == KILLED
+    now = time(hf)
+    assert len(hf.store.lease(LeaseAsk("orders", 10, "gone", "a", 1000), now)) == 10
+    wait_until(lambda: time(hf) > now + 1000)
+    assert orders.stats().leased == 20
+    return hf
+
+
+def time(hf: Holdfast) -> int:
+    return hf.context.clock.now()
+
+
+KILLED_IN = pytest.mark.parametrize(
+    ("action", "nth"),
+    [
+        ("ack", 2),
+        pytest.param("nack", 2, marks=pytest.mark.extended),
+        pytest.param("fail", 3, marks=pytest.mark.extended),
+    ],
+)
+
+
+@pytest.mark.promise("OVERDUE-2", "LIFE-1", "LIFE-8")
+@KILLED_IN
+def test_a_sweep_takes_back_what_a_worker_held_that_was_killed_in_its_ack(
+    shop: MongoPlace, action: str, nth: int
+) -> None:
+    """At once, though the server would keep it locked for a minute."""
+    with killed_in_its(shop, action, nth) as hf:
+        assert hf.sweep().requeued == 20
+        orders = hf.queue("orders")
+        leases = orders.lease(20)
+        assert {lease.message.attempts for lease in leases} == {2}
+        assert orders.settle(leases) == [Settled.APPLIED] * 20
+        assert (orders.stats().leased, orders.stats().done) == (0, 20)
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_a_lease_takes_back_what_a_worker_held_that_was_killed_in_its_ack(shop: MongoPlace) -> None:
+    with killed_in_its(shop, "ack", 2) as hf:
+        assert len(hf.queue("orders").lease(20)) == 20
+
+
+@pytest.mark.promise("LIFE-8")
+def test_a_sweep_passes_over_what_it_may_not_end(shop: MongoPlace, user: Callable[[], str]) -> None:
+    """A transaction of another user. Its neighbours need not wait for the server to end it."""
+    with killed_in_its(shop, "ack", 2), victim.connect(user()) as other:
+        assert other.sweep().requeued == 10
+        stats = other.queue("orders").stats()
+        assert (stats.ready, stats.leased) == (10, 10)
+        shop.client.admin.command("killSessions", [])  # all of the user's own
+        wait_until(lambda: other.sweep().requeued == 10)
+
+
+def test_a_missing_right_is_said_once(
+    shop: MongoPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OperationFailure("not authorized on admin to execute this", 13)
+
+    with killed_in_its(shop, "ack", 2) as hf:
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions.Sessions, "_abandoned", refuse)
             assert hf.sweep().requeued == 10
-        hf.sweep()
-        assert orders.stats().leased == 0
+            assert hf.sweep().requeued == 0
+        assert caplog.text.count("could not be ended") == 1
+        assert hf.sweep().requeued == 10
+
+
+@pytest.mark.promise("OVERDUE-5", "LIFE-1")
+def test_a_process_that_lives_runs_again_what_a_sweep_ended(
+    shop: MongoPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped for a while in the transaction: its ack of what is overdue has lost, and what
+    else it was doing is done."""
+    hf = victim.connect(shop.url)
+    orders = hf.queue("orders", ack_timeout=1, max_attempts=50)
+    orders.enqueue_many(range(2))
+    late, fresh = orders.lease(2)
+    orders.extend(fresh, 60)
+    swept, commit = list[int](), hf.store._db._commit
+    wait_until(lambda: time(hf) > late.deadline)
+
+    def slow(session: Any, until: float) -> None:
+        if not swept:
+            with victim.connect(shop.url) as other:
+                wait_until(lambda: swept.append(other.sweep().requeued) or swept[-1] == 1)
+        commit(session, until)
+
+    monkeypatch.setattr(hf.store._db, "_commit", slow)
+    assert orders.settle([late, fresh]) == [Settled.STALE, Settled.APPLIED]
+    assert (orders.stats().ready, orders.stats().done) == (1, 1)
+    hf.close()
 
 
 @pytest.mark.promise("LIFE-8")

@@ -140,16 +140,25 @@ class Connections:
             self._in_sets = "setName" in said or said.get("msg") == "isdbgrid"
         return bool(self._in_sets)
 
-    def tx(self, work: Callable[[Session], T], patience: float | None = None) -> T:
+    def tx(
+        self,
+        work: Callable[[Session], T],
+        patience: float | None = None,
+        session: Session = None,
+    ) -> T:
         """All that `work` writes in one step. On a standalone, in the order in which it writes.
 
         `patience`: seconds to make way for others who write the same, if less than any call has.
+        `session`: the one to run it in, which nobody else uses meanwhile.
         """
+        patience = self.where.timeout if patience is None else patience
         with self.translated():
             if not self.has_transactions:
                 return work(None)
-            with self.client.start_session() as session:
-                return self._tx(session, work, self.where.timeout if patience is None else patience)
+            if session is not None:
+                return self._tx(session, work, patience)
+            with self.client.start_session() as own:
+                return self._tx(own, work, patience)
 
     def _tx(self, session: ClientSession, work: Callable[[Session], T], patience: float) -> T:
         begun, pause = clock.monotonic(), PAUSE_S[0]

@@ -84,7 +84,7 @@ class Counting:
                 self._counts.add_all(list(slots.values()), counts, now, session)
                 return answer
 
-            return self._db.tx(whole, patience)
+            return self._db.tx(whole, patience, next((s.session for s in slots.values()), None))
 
     def _run_marked(
         self,

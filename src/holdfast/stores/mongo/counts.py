@@ -74,6 +74,9 @@ class Gone(Exception):
 class Slot(msgspec.Struct, frozen=True):
     q: int
     id: str
+    session: Any = None
+    """In which its transactions run, one at a time; its id is kept with the slot, so that others
+    can end what this process leaves open when it dies (see sessions.py)."""
 
 
 class Counts:
@@ -102,7 +105,8 @@ class Counts:
 
     def _new(self, q: int) -> Slot:
         self._made[q] += 1
-        return Slot(q, f"{q}/{self._process}/{self._made[q]}")
+        session = self._db.client.start_session() if self._db.has_transactions else None
+        return Slot(q, f"{q}/{self._process}/{self._made[q]}", session)
 
     def take_all(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
         """The same for many queues; the slots that have to be made are made in one transaction."""
@@ -132,8 +136,7 @@ class Counts:
             counts, gate = self._db.get(COUNTS, session), {"_id": self.gate(slot.q).id}
             there = counts.update_one(gate, {"$inc": {"f": 1}}, session=session)
             if there.matched_count:
-                doc = {"_id": slot.id, "q": slot.q, "u": now}
-                counts.insert_one(doc, session=session)
+                counts.insert_one(_doc(slot, now), session=session)
             return bool(there.matched_count)
 
         return self._db.tx(make)
@@ -146,8 +149,7 @@ class Counts:
             gates = [self.gate(slot.q).id for slot in slots]
             there = counts.update_many({"_id": {"$in": gates}}, {"$inc": {"f": 1}}, session=session)
             if there.matched_count == len(slots):
-                docs: list[Doc] = [{"_id": slot.id, "q": slot.q, "u": now} for slot in slots]
-                counts.insert_many(docs, session=session)
+                counts.insert_many([_doc(slot, now) for slot in slots], session=session)
             return there.matched_count == len(slots)
 
         return self._db.tx(make)
@@ -336,6 +338,13 @@ def _change(deltas: Deltas, now: int) -> Doc:
     change: Doc = {"$set": {"u": now}}
     inc = {name: n for name, n in deltas.items() if n}
     return {**change, "$inc": inc} if inc else change
+
+
+def _doc(slot: Slot, now: int) -> Doc:
+    doc: Doc = {"_id": slot.id, "q": slot.q, "u": now}
+    if slot.session is not None:
+        doc["se"] = slot.session.session_id["id"]
+    return doc
 
 
 def new_gates(q: int) -> list[Doc]:

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -85,6 +86,7 @@ from holdfast.stores.mongo.rows import (
     write_log,
     write_message,
 )
+from holdfast.stores.mongo.sessions import Sessions
 from holdfast.stores.mongo.settling import Again, Settling, finish, finish_alone
 from holdfast.stores.mongo.url import Where, where
 from holdfast.stores.mongo.wake import EVENTS_KEPT, NEWS, Subscription, Wake
@@ -119,6 +121,7 @@ class MongoStore:
         self._counting = Counting(self._db, self._counts, self._queues)
         self._leasing = leasing.Leasing(self._db)
         self._was_full = False
+        self._sessions = Sessions(self._db)
 
     @property
     def _wake(self) -> Wake:
@@ -540,10 +543,20 @@ class MongoStore:
             )
         except Conflict as error:
             until = clock.monotonic() + self._where.timeout
-            answers = self._settle_apart(moves, now, until, error)
+            answers = self._settle_late(moves, now) or self._settle_apart(moves, now, until, error)
         if within is None:
             self._tell({move.to_queue for move in moves} - {""})
         return answers
+
+    def _settle_late(self, moves: Sequence[Transition], now: int) -> list[Settled] | None:
+        """Of a sweep that met a transaction: end it if its process seems to have died in it."""
+        late = {move.queue for move in moves if move.overdue_at is not None}
+        known = [queue.q for name in late if (queue := self._queues.look_up(name))]
+        if not known or not self._sessions.end_abandoned(known):
+            return None
+        with suppress(Conflict):
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
+        return None
 
     def _settle(
         self,
