@@ -329,7 +329,8 @@ class Store(Protocol):
         With `others`: up to `limit` messages from all queues together, each queue's in its own
         order, the first queue of the ask first. A queue that does not exist then gives nothing;
         of a single queue it is an error. The messages of different queues may be taken in
-        different steps.
+        different steps, and an answer may be short of the limit although there is more; it is
+        empty only if there is nothing.
         """
         ...
 

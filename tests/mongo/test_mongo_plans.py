@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, State, View, partition_claim
+from holdfast.store import LeaseAsk, OtherQueue, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers import mongo
 from tests.plugins.stores import OwnServer
@@ -231,6 +231,18 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
         {"ready", "delayed", "fenced"},
         50,
     ),
+    "lease from many queues": (
+        lambda hf, queue: lease_many(hf, queue),  # noqa: PLW0108
+        {"ready", "delayed"},
+        50,
+    ),
+    "wait for many queues": (
+        lambda hf, queue: hf.store.wait(
+            [queue.name, queue.dlq.name], hf.context.clock.now(), 0.001
+        ),
+        {"ready", "delayed"},
+        2,
+    ),
     "wait for a partition": (
         lambda hf, queue: hf.store.wait([queue.name], hf.context.clock.now(), 0.001, [0]),
         {"ready", "delayed"},
@@ -246,6 +258,12 @@ def lease_fenced(hf: Holdfast, queue: Queue) -> None:
     token = secrets.token_hex(8)
     ask = LeaseAsk(queue.name, 50, "me", token, 30_000, parts, None, epochs)
     assert len(hf.store.lease(ask, now)) == 50
+
+
+def lease_many(hf: Holdfast, queue: Queue) -> None:
+    others = (OtherQueue(queue.dlq.name, 30_000),)
+    ask = LeaseAsk(queue.name, 50, "me", secrets.token_hex(8), 30_000, others=others)
+    assert len(hf.store.lease(ask, hf.context.clock.now())) == 50
 
 
 def hold_and_finish(hf: Holdfast, queue: Queue) -> None:

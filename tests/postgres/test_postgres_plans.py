@@ -11,13 +11,14 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, State, View, partition_claim
+from holdfast.store import LeaseAsk, OtherQueue, State, View, partition_claim
 from holdfast.stores import open_store
 from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
@@ -183,6 +184,16 @@ def _hold_owned(hf: Holdfast, queue: Queue) -> None:
     queue.settle([(lease, holdfast.Release()) for lease in leases])
 
 
+def _lease_many(hf: Holdfast, queue: Queue) -> None:
+    others = (OtherQueue(queue.dlq.name, 30_000),)
+    ask = LeaseAsk(queue.name, 50, "me", secrets.token_hex(8), 30_000, others=others)
+    leases = hf.store.lease(ask, hf.context.clock.now())
+    assert leases
+    queue.settle([(lease, holdfast.Release()) for lease in leases])
+    short = msgspec.structs.replace(ask, queue=queue.dlq.name)  # has room left
+    assert hf.store.lease(short, hf.context.clock.now()) == []
+
+
 def _records(hf: Holdfast, queue: Queue) -> None:
     kept = [f"{queue.name}/{n}" for n in range(3)]
     for name in kept:
@@ -210,6 +221,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "delayed": lambda hf, queue: hf.store.browse(View(queue.name, State.DELAYED), None, 20, 0),
     "leased": lambda hf, queue: hf.store.browse(View(queue.name, State.LEASED), None, 20, 0),
     "lease of an owner": _lease_owned,
+    "lease from many queues": _lease_many,
     "hold of an owner": _hold_owned,
     "depths": lambda hf, queue: hf.store.depths(queue.name, 0),
     "hold and finish": _hold_and_finish,
@@ -245,6 +257,8 @@ KEPT_TO: dict[str, set[str]] = {
     store.HOLD: {"message_ready", "message_delayed"},
     store.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
     store.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    store.LEASE_MANY: {"message_ready", "message_delayed"},
+    store.PROMOTE_MANY: {"message_delayed"},
     store.PROMOTE: {"message_delayed"},
     store.BATCH: {"message_batch"},
     store.OVERDUE: {"message_leased"},

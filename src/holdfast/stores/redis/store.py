@@ -136,6 +136,7 @@ class RedisStore:
         self._lanes: dict[str, str] = {}
         self._was_full = False
         self._looked: _Looked | None = None
+        self._news = ""
         self._looked_at: dict[str, float] = {}
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
@@ -415,6 +416,11 @@ class RedisStore:
         """A look at the queues, first at as many as may be enough, in one round trip; and one for
         the scripts that lease from those that have something."""
         leases: list[Lease] = []
+        news, self._news = self._news, ""
+        if news:  # it has just woken a waiter: not after a look at all the others
+            mine = [one for one in ask.each() if one.queue == news]
+            if mine and (leases := self._lease_some(mine, ask.limit, now)):
+                return leases
         for some in in_steps(ask, full=self._was_full):
             try:
                 leases += self._lease_some(some, ask.limit - len(leases), now)
@@ -945,6 +951,8 @@ class RedisStore:
         woken = self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
         if woken or len(queues) == 1:
             self._looked = None
+        if woken and self._wake.key in keys:
+            self._news = queues[keys.index(self._wake.key)]
         return woken
 
     def _look(self, queues: Sequence[str], now: int) -> _Looked | None:

@@ -33,6 +33,8 @@ class Wake:
     def __init__(self, db: Connections) -> None:
         self._db = db
         self._never = threading.Event()
+        self.key = ""
+        """The list that ended the last wait, if one did: a hint, as several threads may wait."""
 
     def wait(self, keys: list[str], seconds: float, *, due: bool, one_slot: bool) -> bool:
         """Whether somebody woke it. `due`: something is, after so many seconds, and nobody will
@@ -88,11 +90,13 @@ class Wake:
         return False
 
     def _take(self, keys: list[str]) -> bool:
-        return any(self._db.run("LPOP", key) is not None for key in keys)
+        return any(self._db.run_each([("LPOP", key) for key in keys]))
 
     def _pop(self, keys: list[str], seconds: float) -> bool:
         # Redis before 7.0.8 takes a millisecond, 0.001, for less than one, and that for ever.
-        return self._db.run("BLPOP", *keys, str(max(self._in_time(seconds), 0.002))) is not None
+        found = self._db.run("BLPOP", *keys, str(max(self._in_time(seconds), 0.002)))
+        self.key = found[0].decode() if found else ""
+        return bool(found)
 
     def _in_time(self, seconds: float) -> float:
         """So that the answer comes before the driver's own time is up."""
