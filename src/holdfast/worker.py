@@ -210,7 +210,10 @@ class Worker:
             ahead = pace.ahead(self._settled)
             room = self._concurrency - self._unable + ahead - len(self._flying)
             is_full = room < max(1, ahead // 2) and not self._owners
-            if is_full or self._nobody_is_able():
+            unable = self._nobody_is_able()
+            if unable:
+                self._put_back()  # here, as a lease may just have brought something
+            if unable or is_full:
                 self._has_room.wait(IDLE_S)
                 self._has_room.clear()
                 continue
@@ -382,8 +385,7 @@ class Worker:
         patience = _Patience(self._trouble, "starting handlers", self._stop)
         with self._handing_out:
             self._unable += 1
-        if self._nobody_is_able():
-            self._put_back()
+        self._has_room.set()
         while not self._stop.is_set():
             patience.wait(why)
             try:
