@@ -95,7 +95,7 @@ def test_one_that_ran_out_makes_room_and_one_that_was_extended_does_not(
         clock.advance(31)
         wait_until(lambda: len(stream.got) == 5)
         has_settled_down(clients)
-        assert stream.payloads == [0, 1, 2, 1, 2]  # those that ran out, before the others
+        assert stream.payloads == [0, 1, 2, 1, 2]  # those come again, before what is behind them
         clients["http"].queue("orders").ack(stream.got[0])  # it is still held
         wait_until(lambda: len(stream.got) == 6)
 
