@@ -61,11 +61,12 @@ BUGS = [
         caught_by="conformance/test_enqueueing.py",
     ),
     redis_bug(
-        name="finishing twice writes two log entries",
+        name="an id that finishes again loses its earlier row in the log",
         where="finish.lua",
-        old="if line and not logged[i] and blobs[i] then",
-        new="if line and blobs[i] then",
-        caught_by="conformance/test_finishing.py",
+        old="with_entry(flag, logged[i], entry)",
+        new="entry",
+        caught_by="conformance/test_enqueueing.py",
+        test="test_each_time_an_id_finishes_has_its_own_log_row",
     ),
     redis_bug(
         name="a purge drops leased messages",
@@ -77,8 +78,8 @@ BUGS = [
     redis_bug(
         name="retention keeps one too many",
         where="trim.lua",
-        old="call('HLEN', li) - keep or 0",
-        new="call('HLEN', li) - keep - 1 or 0",
+        old="- keep or 0",
+        new="- keep - 1 or 0",
         caught_by="conformance/test_finishing.py",
     ),
     redis_bug(
