@@ -12,14 +12,14 @@ from collections import Counter
 
 import msgspec
 
-from holdfast import archives, batches, lifecycle, redrive, topic
+from holdfast import announce, archives, batches, lifecycle, redrive, topic
 from holdfast.errors import QueueNotFound
 from holdfast.lifecycle import ms
 from holdfast.message import dlq_of, is_dlq
 from holdfast.policy import Policy
 from holdfast.queue import Context
 from holdfast.settings import Settings
-from holdfast.store import Event, QueueSpec, Settled
+from holdfast.store import QueueSpec, Settled
 
 LOCK = "sweep"
 LOCK_MS = 30_000
@@ -47,6 +47,9 @@ class Sweeper:
     def __init__(self, context: Context, settings: Settings) -> None:
         self._at = context
         self._settings = settings
+        self._requeued: Counter[str] = Counter()
+        self._dead: Counter[str] = Counter()
+        """Of the sweep under way, by queue."""
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop`. Ticks never overlap; one that fails is logged, the next still runs."""
@@ -73,7 +76,11 @@ class Sweeper:
         """Settle everything that was overdue at `now`, in batches, and tell who watches."""
         swept = Swept()
         renewed = now
-        swept += Swept(requeued=batches.sweep(self._at, now))
+        self._requeued.clear()
+        self._dead.clear()
+        swept += Swept(requeued=(given_back := batches.sweep(self._at, now)))
+        if given_back:
+            self._requeued[announce.OTHER] = given_back
         marks = archives.marks(archives.list_archives(self._at)) if trim else {}
         for spec in self._at.store.queues():
             swept += self._requeue(spec, now)
@@ -86,7 +93,8 @@ class Sweeper:
             swept += Swept(trimmed=topic.trim(self._at, now))
             redrive.forget(self._at, now)
         if swept.requeued or swept.dead or swept.completed:
-            self._at.store.publish(self._events(swept, triggered_by))
+            at = self._at.clock.now()
+            self._at.store.publish(announce.swept(self._requeued, self._dead, at, triggered_by))
         return swept
 
     def _requeue(self, spec: QueueSpec, now: int) -> Swept:
@@ -104,13 +112,16 @@ class Sweeper:
             return Swept()  # deleted since the tick began
         at = self._at.clock.now()
         moves = [lifecycle.expired(lease, policy, at, self._at.rng) for lease in late]
-        answers = self._at.store.settle(moves, at)
+        with announce.quiet():  # told once for the whole sweep
+            answers = self._at.store.settle(moves, at)
         went: Counter[str] = Counter()
         for move, answer in zip(moves, answers, strict=True):
             if answer is Settled.APPLIED:
                 went[move.to_queue or "the log"] += 1
                 logger.info("%s %s: ack timeout, to %s", queue, move.id, move.to_queue or "the log")
         dlq = dlq_of(queue) if not is_dlq(queue) else ""
+        self._requeued[queue] += went[queue]
+        self._dead[queue] += went[dlq]
         return Swept(went[queue], went[dlq], went["the log"])
 
     def _trim(self, spec: QueueSpec, now: int, mark: int | None) -> Swept:
@@ -138,14 +149,6 @@ class Sweeper:
         marks = archives.marks(archives.list_archives(self._at))
         waiting = [marks[spec.name] for spec in specs if spec.name in marks]
         return archives.cut(before, min(waiting, default=None))
-
-    def _events(self, swept: Swept, triggered_by: str) -> list[Event]:
-        now = self._at.clock.now()
-        counts = {"count": swept.requeued, "dlq_count": swept.dead, "triggered_by": triggered_by}
-        events = [Event("requeue", now, counts)]
-        if swept.dead:
-            events.append(Event("move_to_dlq", now, {"count": swept.dead}))
-        return events
 
     @property
     def _interval_ms(self) -> int:

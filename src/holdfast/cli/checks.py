@@ -18,6 +18,7 @@ import holdfast
 from holdfast import Holdfast, HoldfastError, QueueStats, clock, settings
 from holdfast.cli.base import App
 from holdfast.cli.show import clean, count, length, size
+from holdfast.observe import unobserved
 from holdfast.policy import DEFAULTS
 from holdfast.stores import SCHEMES
 from holdfast.stores.sqlite import SQLiteStore, open_url
@@ -156,10 +157,11 @@ def _clock(hf: Holdfast, url: str) -> Iterator[Check]:
 
 
 def _sqlite(hf: Holdfast, url: str) -> Iterator[Check]:
-    if isinstance(hf.store, SQLiteStore):
+    store = unobserved(hf.store)
+    if isinstance(store, SQLiteStore):
         yield _durability(url)
-        yield _disk(hf.store.path)
-        yield _file(hf.store.path)
+        yield _disk(store.path)
+        yield _file(store.path)
 
 
 def _durability(url: str) -> Check:
