@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast import redrive, settings
+from holdfast.announce import announcing
 from holdfast.clock import Clock, StoreClock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean, shown
 from holdfast.handlers import Handler, Registry
@@ -66,6 +67,7 @@ def connect(
     own = Policy.of(**policy).over(env.policy).over(DEFAULTS)
     store = open_store(url) if isinstance(url, str) else url
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    store = announcing(store)
     at = Context(store, clock or StoreClock(store.time), rng or Random(), own, owner)
     at.requeue_batch_size = env.requeue_batch_size
     if observer is not None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import msgspec
 
-from holdfast import lifecycle
+from holdfast import announce, lifecycle
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
 from holdfast.message import Lease, dlq_of, is_dlq
 from holdfast.policy import Policy
-from holdfast.store import Event, Settled, Store
+from holdfast.store import Settled, Store
 
 LOOK_MS = 1000
 """A connection that leases looks for overdue leases of the queue at most this often, unless it
@@ -98,7 +98,9 @@ def settle_overdue(
     now = clock.now()
     moves = [lifecycle.expired(lease, policy, now, rng) for lease in late]
     went: Counter[str] = Counter()
-    for move, answer in zip(moves, store.settle(moves, now) if moves else [], strict=True):
+    with announce.quiet():  # the caller publishes what was moved
+        answers = store.settle(moves, now) if moves else []
+    for move, answer in zip(moves, answers, strict=True):
         if answer is Settled.APPLIED:
             went[move.to_queue or "the log"] += 1
             logger.info("%s %s: ack timeout, to %s", queue, move.id, move.to_queue or "the log")
@@ -106,15 +108,17 @@ def settle_overdue(
     return Swept(went[queue], went[dlq], went["the log"])
 
 
-def publish(store: Store, swept: Swept, triggered_by: str, now: int) -> None:
-    """Tell those who watch; nothing if nothing was moved."""
-    if not (swept.requeued or swept.dead or swept.completed):
-        return
-    counts = {"count": swept.requeued, "dlq_count": swept.dead, "triggered_by": triggered_by}
-    events = [Event("requeue", now, counts)]
-    if swept.dead:
-        events.append(Event("move_to_dlq", now, {"count": swept.dead}))
-    store.publish(events)
+def publish(
+    store: Store,
+    swept: Swept,
+    requeued: Mapping[str, int],
+    dead: Mapping[str, int],
+    now: int,
+    triggered_by: str,
+) -> None:
+    """Publish what was moved, by queue; nothing if nothing was."""
+    if swept.requeued or swept.dead or swept.completed:
+        store.publish(announce.swept(requeued, dead, now, triggered_by))
 
 
 def look(
@@ -137,7 +141,8 @@ def look(
     if late:
         swept = settle_overdue(store, queue, late, policy, clock, rng)
         try:
-            publish(store, swept, "lease", clock.now())
+            moved, dead = {queue: swept.requeued}, {queue: swept.dead}
+            publish(store, swept, moved, dead, clock.now(), "lease")
         except StoreError as error:
             logger.warning("%s: the event of a requeue was not published: %s", queue, error)
     if len(late) == limit:

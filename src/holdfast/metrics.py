@@ -27,6 +27,7 @@ from holdfast.message import Lease, Message, home_of, is_dlq
 from holdfast.queue import Context, PartitionStats, Queue
 from holdfast.store import Enqueued, QueueStats, Settled, Target, Transition, Verb
 from holdfast.stores import damage
+from holdfast.topic import count as count_topics
 from holdfast.topic import is_hidden
 
 try:
@@ -51,6 +52,7 @@ LOOKS = 5
 LEASES_MAX = 100_000
 """Leases whose beginning is remembered, to tell how long they took."""
 WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+ATTEMPT_BUCKETS = (1, 2, 3, 4, 5, 7, 10, 20, 50)
 HANDLE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 COUNTERS = {
@@ -69,6 +71,7 @@ DAMAGED = "Damaged rows that were met, and read as far as they can be."
 HISTOGRAMS = {
     "wait_seconds": "From when a message could be leased to when it was.",
     "handle_seconds": "How long the handlers of a delivery ran.",
+    "attempts": "Which delivery of its message each one was: 1 for the first.",
 }
 QUEUE_GAUGES = {
     "depth": "Messages that could be leased now.",
@@ -83,6 +86,10 @@ PARTITION_GAUGES = {
     "partition_lag": "Messages of a partition that are not finished.",
     "partition_oldest_age_seconds": "As of a queue, of one partition.",
     "partition_owned": "1 while a consumer owns the partition; of ordered queues.",
+}
+STORE_GAUGES = {
+    "queues": "Queues of the store, groups of topics included and their dead letters not.",
+    "topics": "Topics of the store.",
 }
 logger = logging.getLogger("holdfast.metrics")
 STORE_UP = "1 if the store answered this time; if not, there are no gauges of queues."
@@ -108,6 +115,7 @@ class Metrics(Collector):
         self._counts: Counter[tuple[str, str]] = Counter()
         self._waits = _Histogram(WAIT_BUCKETS)
         self._handles = _Histogram(HANDLE_BUCKETS)
+        self._attempts = _Histogram(ATTEMPT_BUCKETS)
         self._open: dict[str, int] | None = {} if handle_from_leases else None
         self._at: Context | None = None
         self._look: _Look | None = None
@@ -150,6 +158,7 @@ class Metrics(Collector):
         with self._lock:
             waits = (max(0, x.leased_at - x.message.available_at) / 1000 for x in leases)
             self._waits.note(self._queues(queue), waits)
+            self._attempts.note(self._queues(queue), (x.message.attempts for x in leases))
             if self._open is not None:
                 self._open.update((lease.token, lease.leased_at) for lease in leases)
                 while len(self._open) > LEASES_MAX:
@@ -190,6 +199,9 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         seen = self._see()
         yield _family(GaugeMetricFamily, "store_up", STORE_UP, (), {(): float(seen is not None)})
+        if seen is not None:
+            for name, value in (("queues", len(seen.stats)), ("topics", seen.topics)):
+                yield _family(GaugeMetricFamily, name, STORE_GAUGES[name], (), {(): float(value)})
         with self._lock:
             for row in seen.stats if seen else ():
                 self._queues(row.queue)
@@ -216,7 +228,12 @@ class Metrics(Collector):
         yield _family(CounterMetricFamily, "damaged_rows", DAMAGED, ("queue",), values)
 
     def _histograms(self) -> Iterator[Metric]:
-        for name, histogram in (("wait_seconds", self._waits), ("handle_seconds", self._handles)):
+        histograms = {
+            "wait_seconds": self._waits,
+            "handle_seconds": self._handles,
+            "attempts": self._attempts,
+        }
+        for name, histogram in histograms.items():
             family = HistogramMetricFamily(f"holdfast_{name}", HISTOGRAMS[name], labels=["queue"])
             for queue, buckets, total in histogram.rows():
                 family.add_metric([queue], buckets, total)
@@ -269,6 +286,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     stats: list[QueueStats] = []
     partitions: dict[str, tuple[bool, list[PartitionStats]]] = {}
+    topics: int = 0
 
 
 class _Look:
@@ -313,7 +331,7 @@ def _see(at: Context) -> Seen:
     stats = at.store.stats([spec.name for spec in homes], at.clock.now())
     several = [spec for spec in homes if spec.partitions > 1 or spec.ordered]
     parts = {spec.name: (spec.ordered, Queue(at, spec.name).partitions()) for spec in several}
-    return Seen(stats, parts)
+    return Seen(stats, parts, count_topics(at))
 
 
 def _of_queue(row: QueueStats) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 All that can happen to a message is an enqueue, a lease or a settlement (docs/adr/0001). So one
 wrapper around the store sees it, whoever asked: a producer, a worker, the sweeper, a redrive; no
-verb can forget to tell. A connection that nobody watches has no wrapper, and pays nothing.
+verb can forget to tell. A connection that nobody watches does not have this wrapper.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from threading import current_thread, main_thread
 from typing import Any, ParamSpec, Protocol, cast
@@ -79,20 +79,34 @@ def observed(store: Store, observer: Observer) -> Store:
     return cast(Store, _Observed(store, observer))
 
 
-def unobserved(store: Store) -> Store:
-    """The store itself, whoever watches it."""
-    while isinstance(store, _Observed):
-        store = cast(Any, store)._store
-    return store
+class Wrapper:
+    """A store that has another one inside, and passes on what it does not do itself."""
 
-
-class _Observed:
-    def __init__(self, store: Store, observer: Observer) -> None:
-        self._store = store
-        self._observer = observer
+    def __init__(self, store: Store) -> None:
+        self.wrapped = store
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self.wrapped, name)
+
+
+def unobserved(store: Store) -> Store:
+    """The store itself, whoever watches it."""
+    return list(wraps(store))[-1]
+
+
+def wraps(store: Store) -> Iterator[Store]:
+    """The store as it was given, then what is inside each wrapper, the store itself last."""
+    while True:
+        yield store
+        if not isinstance(store, Wrapper):
+            return
+        store = store.wrapped
+
+
+class _Observed(Wrapper):
+    def __init__(self, store: Store, observer: Observer) -> None:
+        super().__init__(store)
+        self._observer = observer
 
     def enqueue(
         self,
@@ -103,20 +117,20 @@ class _Observed:
         receipt: str | None = None,
         finished_since: Mapping[int, int] | None = None,
     ) -> list[Enqueued]:
-        answers = self._store.enqueue(
+        answers = self.wrapped.enqueue(
             messages, now, within=within, receipt=receipt, finished_since=finished_since
         )
         self._observer.enqueued(messages, answers)
         return answers
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        leases = self._store.lease(ask, now)
+        leases = self.wrapped.lease(ask, now)
         for _, of_queue in groupby(leases, lambda lease: lease.message.queue):
             self._observer.leased(list(of_queue))
         return leases
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
-        answers = self._store.settle(moves, now, within=within)
+        answers = self.wrapped.settle(moves, now, within=within)
         if moves:
             self._observer.settled(moves, answers)
         return answers

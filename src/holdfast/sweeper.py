@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 
-from holdfast import archives, batches, expiry, redrive, topic
+from holdfast import announce, archives, batches, expiry, redrive, topic
 from holdfast.errors import QueueNotFound
 from holdfast.expiry import Swept, settle_overdue
 from holdfast.lifecycle import ms
@@ -31,6 +32,9 @@ class Sweeper:
     def __init__(self, context: Context, settings: Settings) -> None:
         self._at = context
         self._settings = settings
+        self._requeued: Counter[str] = Counter()
+        self._dead: Counter[str] = Counter()
+        """Of the sweep under way, by queue."""
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop`. Ticks never overlap; one that fails is logged, the next still runs."""
@@ -62,7 +66,11 @@ class Sweeper:
         """Settle everything that was overdue at `now`, in batches, and tell who watches."""
         swept = Swept()
         renewed = now
-        swept += Swept(requeued=batches.sweep(self._at, now))
+        self._requeued.clear()
+        self._dead.clear()
+        swept += Swept(requeued=(given_back := batches.sweep(self._at, now)))
+        if given_back:
+            self._requeued[announce.OTHER] = given_back
         marks = archives.marks(archives.list_archives(self._at)) if trim else {}
         for spec in self._at.store.queues():
             swept += self._requeue(spec, now)
@@ -74,7 +82,9 @@ class Sweeper:
         if trim:
             swept += Swept(trimmed=topic.trim(self._at, now))
             redrive.forget(self._at, now)
-        expiry.publish(self._at.store, swept, triggered_by, self._at.clock.now())
+        expiry.publish(
+            self._at.store, swept, self._requeued, self._dead, self._at.clock.now(), triggered_by
+        )
         return swept
 
     def _requeue(self, spec: QueueSpec, now: int) -> Swept:
@@ -91,7 +101,10 @@ class Sweeper:
         except QueueNotFound:
             return Swept()  # deleted since the tick began
         at = self._at
-        return settle_overdue(at.store, queue, late, policy, at.clock, at.rng)
+        swept = settle_overdue(at.store, queue, late, policy, at.clock, at.rng)
+        self._requeued[queue] += swept.requeued
+        self._dead[queue] += swept.dead
+        return swept
 
     def _trim(self, spec: QueueSpec, now: int, mark: int | None) -> Swept:
         """`mark`: an archive has what finished before; it waits for no other row to go."""

@@ -623,6 +623,11 @@ def trim(at: Context, now: int) -> int:
     )
 
 
+def count(at: Context) -> int:
+    """How many topics there are."""
+    return sum(1 for _ in _setups(at))
+
+
 def _setups(at: Context) -> Iterator[tuple[str, Setup]]:
     after = ""
     while records := at.store.records(TOPIC, after=after):

@@ -74,6 +74,10 @@ def listens(watching: Any) -> None:
     wait_until(lambda: watching.of("ping"))
 
 
+def told_of(count: int, dead: int) -> dict[str, Any]:
+    return {"count": count, "dlq_count": dead, "triggered_by": "scheduler"}
+
+
 @every_store
 @pytest.mark.promise("SERVER-3", "OVERDUE-8")
 def test_what_another_process_swept_is_told_at_both_doors(
@@ -96,10 +100,11 @@ def test_what_another_process_swept_is_told_at_both_doors(
         sweeper.tick()
         sweeper.tick()
         publish(other, "end")
+        by_queue = {"queues": {"orders": 1}, "dlq_queues": {"orders": 3}}
         told = [
-            ("requeue", first, {"count": 3, "dlq_count": 0, "triggered_by": "scheduler"}),
-            ("requeue", clock.now(), {"count": 1, "dlq_count": 3, "triggered_by": "scheduler"}),
-            ("move_to_dlq", clock.now(), {"count": 3}),
+            ("requeue", first, {**told_of(3, 0), "queues": {"orders": 3}, "dlq_queues": {}}),
+            ("requeue", clock.now(), {**told_of(1, 3), **by_queue}),
+            ("move_to_dlq", clock.now(), {"count": 3, "queues": {"orders": 3}}),
             ("test", clock.now(), {"name": "end"}),
         ]
         for watching in (sse, rpc):
@@ -120,7 +125,7 @@ def test_the_server_sweeps_by_itself(store_url: str) -> None:
         with serving(hf, settings=often) as doors, Sse(doors.http, 0) as sse:
             wait_until(lambda: queue.stats().ready == 1)
             wait_until(lambda: sse.of("requeue"))
-            counts = {"count": 1, "dlq_count": 0, "triggered_by": "scheduler"}
+            counts = {**told_of(1, 0), "queues": {"orders": 1}, "dlq_queues": {}}
             assert [payload for _, _, _, payload in sse.news] == [counts]
 
 

@@ -99,10 +99,29 @@ def test_everything_that_happens_is_counted(
         "redriven": 1,
     }
     assert (now["wait_seconds_count"], now["wait_seconds_sum"]) == (6, 12)
+    assert (now["attempts_count"], now["attempts_sum"]) == (6, 6)
     assert (now["leased"], now["dead"], now["depth"]) == (0, 0, 3)
     assert (now["delayed"], now["paused"], now["oldest_age_seconds"]) == (2, 1, 43)
     assert samples(metrics)["store_up"] == {(): 1}
     assert set(samples(metrics)["depth"]) == {("orders",)}  # dead letters are counted with it
+
+
+def test_attempts_queues_and_topics_are_told(hf: Holdfast) -> None:
+    metrics = Metrics().watch(hf)
+    queue = hf.queue("orders", max_attempts=5)
+    queue.enqueue(1)
+    for attempt in (1, 2, 3):
+        [lease] = queue.lease()
+        queue.nack(lease, delay=0)
+        now = of(metrics, "orders")
+        assert now["attempts_count"] == attempt
+        assert now["attempts_sum"] == sum(range(attempt + 1))
+    assert samples(metrics)["queues"] == {(): 1}
+    assert samples(metrics)["topics"] == {(): 0}
+    hf.topic("shop").bind("billing")
+    hf.topic("news")
+    assert samples(metrics)["queues"] == {(): 2}
+    assert samples(metrics)["topics"] == {(): 2}
 
 
 HANDLERS = """

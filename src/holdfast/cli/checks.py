@@ -22,6 +22,7 @@ from holdfast import Holdfast, HoldfastError, QueueStats, clock, settings
 from holdfast.cli.base import App
 from holdfast.cli.show import clean, count, length, size
 from holdfast.errors import SHOWN
+from holdfast.observe import unobserved
 from holdfast.policy import DEFAULTS
 from holdfast.store import State
 from holdfast.stores import SCHEMES, damage
@@ -163,11 +164,12 @@ def _clock(hf: Holdfast, url: str) -> Iterator[Check]:
 
 
 def _sqlite(hf: Holdfast, url: str) -> Iterator[Check]:
-    if isinstance(hf.store, SQLiteStore):
+    store = unobserved(hf.store)
+    if isinstance(store, SQLiteStore):
         yield _durability(url)
-        yield _disk(hf.store.path)
-        yield _file(hf.store.path)
-        lost_at = hf.store.log_lost_at()
+        yield _disk(store.path)
+        yield _file(store.path)
+        lost_at = store.log_lost_at()
         if lost_at is not None:
             at = datetime.fromtimestamp(lost_at / 1000, UTC).isoformat(timespec="seconds")
             text = (

@@ -21,6 +21,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from holdfast.announce import OTHER
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidArgument, Unauthenticated
 from holdfast.keys import Principal
@@ -58,6 +59,7 @@ class Watcher:
     def put(self, event: Event) -> None:
         if not self.begun or not self._may_see(event):
             return
+        event = self._what_it_may_see(event)
         if len(self._waiting) >= BEHIND_MAX:
             self._waiting.clear()
             event = event if event is STOP else RELOAD
@@ -78,9 +80,26 @@ class Watcher:
         self._waiting.clear()
         return events
 
+    def _what_it_may_see(self, event: Event) -> Event:
+        """Of an event of many queues, those that the key may read, and how many they are."""
+        if "queues" not in event.payload or self._who.may("read", None):
+            return event
+        payload = dict(event.payload)
+        for name, count in (("queues", "count"), ("dlq_queues", "dlq_count")):
+            if name in payload:
+                payload[name] = {q: n for q, n in payload[name].items() if self._reads(q)}
+                payload[count] = sum(payload[name].values())
+        return msgspec.structs.replace(event, payload=payload)
+
+    def _reads(self, queue: str) -> bool:
+        return queue != OTHER and self._who.may("read", queue)
+
     def _may_see(self, event: Event) -> bool:
-        if event is RELOAD or event is STOP:
+        if event is RELOAD or event is STOP or self._who.may("read", None):
             return True
+        if "queues" in event.payload:
+            named = [*event.payload["queues"], *event.payload.get("dlq_queues", ())]
+            return any(map(self._reads, named))
         names = [event.payload[name] for name in ("queue", "dlq") if event.payload.get(name)]
         return all(self._who.may("read", name) for name in names or [None])
 
@@ -244,7 +263,13 @@ class Events:
         for stats in found:
             known = {self._stats.get(stats.queue), *told.get(stats.queue, ())}
             if known != {seen[stats.queue]}:
-                news.append(Event("stats", now, {**msgspec.structs.asdict(stats), "now": now}))
+                news.append(
+                    Event(
+                        "stats",
+                        now,
+                        {**msgspec.structs.asdict(stats), "lag": stats.lag, "now": now},
+                    )
+                )
         news += [Event("gone", now, {"queue": name}) for name in self._stats if name not in seen]
         for event in news:
             for watcher in self._watchers:

@@ -347,13 +347,16 @@ class StatsDoc(Doc, frozen=True, omit_defaults=False):
     done: int
     oldest_age: Annotated[float | None, _says("Seconds; null when none is ready.")]
     paused: bool
+    lag: Annotated[int, _says("All that is not finished, dead letters apart.")] = 0
 
     @classmethod
     def of(cls, stats: QueueStats) -> StatsDoc:
-        return cls(**msgspec.structs.asdict(stats))
+        return cls(**msgspec.structs.asdict(stats), lag=stats.lag)
 
     def value(self) -> QueueStats:
-        return QueueStats(**msgspec.structs.asdict(self))
+        given = msgspec.structs.asdict(self)
+        del given["lag"]  # the library adds it up by itself
+        return QueueStats(**given)
 
 
 class PartitionDoc(Doc, frozen=True, omit_defaults=False):

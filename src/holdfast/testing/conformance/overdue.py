@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast import Backoff, ErrorInfo, Extend, Holdfast, LeaseLost, Queue, settings
+from holdfast import Backoff, ErrorInfo, Extend, Fail, Holdfast, LeaseLost, Queue, settings
 from holdfast.errors import StoreUnavailable
 from holdfast.queue import Context
 from holdfast.settings import Settings
-from holdfast.store import Event, Store
+from holdfast.store import Event, Store, Subscription
 from holdfast.sweeper import LOCK, Sweeper, Swept
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
@@ -306,10 +306,11 @@ def test_one_event_per_tick_that_moved_something(
     events: list[Event] = []
     while news := watching.next(timeout=0.05):
         events += news
+    by_queue = {"queues": {"orders": 1}, "dlq_queues": {"orders": 3}}
     assert [(e.type, e.timestamp, e.payload) for e in events] == [
-        ("requeue", first, {"count": 3, "dlq_count": 0, "triggered_by": "scheduler"}),
-        ("requeue", clock.now(), {"count": 1, "dlq_count": 3, "triggered_by": "scheduler"}),
-        ("move_to_dlq", clock.now(), {"count": 3}),
+        ("requeue", first, {**told_of(3, 0), "queues": {"orders": 3}, "dlq_queues": {}}),
+        ("requeue", clock.now(), {**told_of(1, 3), **by_queue}),
+        ("move_to_dlq", clock.now(), {"count": 3, "queues": {"orders": 3}}),
     ]
     assert [event.seq for event in events] == sorted({event.seq for event in events})
     resumed = another().subscribe(after=events[0].seq)
@@ -418,11 +419,11 @@ def test_a_lease_that_moved_something_says_so(
     events: list[Event] = []
     wait_until(lambda: events.extend(watching.next(timeout=0.05)) or len(events) >= 3)
     watching.close()
-    told = [(e.type, {k: e.payload[k] for k in e.payload if k != "queues"}) for e in events]
-    assert told == [
-        ("requeue", {"count": 1, "dlq_count": 0, "triggered_by": "lease"}),
-        ("requeue", {"count": 1, "dlq_count": 1, "triggered_by": "lease"}),
-        ("move_to_dlq", {"count": 1}),
+    requeue = {"triggered_by": "lease", "count": 1, "queues": {"orders": 1}}
+    assert [(event.type, event.payload) for event in events] == [
+        ("requeue", {**requeue, "dlq_count": 0, "dlq_queues": {}}),
+        ("requeue", {**requeue, "dlq_count": 1, "dlq_queues": {"orders": 1}}),
+        ("move_to_dlq", {"count": 1, "queues": {"orders": 1}}),
     ]
 
 
@@ -526,6 +527,47 @@ def test_a_look_that_fails_keeps_no_message_from_being_leased(
     at = Context(Odd(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
     assert len(Queue(at, "orders").lease()) == 1
     assert Queue(at, "orders").lease() == []
+
+
+def told_of(count: int, dead: int) -> dict[str, object]:
+    return {"count": count, "dlq_count": dead, "triggered_by": "scheduler"}
+
+
+@pytest.mark.promise("OVERDUE-8")
+def test_every_dead_letter_is_told(hf: Holdfast, another: Callable[[], Holdfast]) -> None:
+    """Whoever made it, once for each call; and nothing is told where nobody died."""
+    queue, once = hf.queue("orders"), hf.queue("once", max_attempts=1)
+    watching = another().subscribe()
+    queue.enqueue_many(range(6))
+    once.enqueue_many(range(2))
+    a, b, c, d, e, f = queue.lease(6)
+    queue.ack(a)
+    queue.nack(b)
+    queue.release(c)
+    queue.fail(d, "no route")
+    queue.settle([(e, Fail("no route")), (f, Fail("no route"))])
+    once.nack(once.lease()[0])
+    hf.handler("once")(lambda payload: 1 / 0)
+    hf.work(queues=["once"], until_empty=True)
+    events: list[Event] = []
+    wait_until(lambda: sum(_counts(news(watching, events))) == 5)
+    assert {event.type for event in events} == {"move_to_dlq"}
+    assert [event.payload["queues"] for event in events] == [
+        {"orders": 1},
+        {"orders": 2},
+        {"once": 1},
+        {"once": 1},
+    ]
+    watching.close()
+
+
+def news(watching: Subscription, found: list[Event]) -> list[Event]:
+    found += watching.next(timeout=0.05)
+    return found
+
+
+def _counts(events: list[Event]) -> list[int]:
+    return [event.payload["count"] for event in events]
 
 
 @pytest.mark.promise("OVERDUE-9")
