@@ -58,6 +58,9 @@ def names_of(count: int) -> list[str]:
     return [f"queue-{n:04d}" for n in range(count)]
 
 
+def do_nothing(sent: object) -> None: ...
+
+
 def drain(hf: Holdfast, names: list[str], messages: int) -> float:
     """Messages a second, by one worker, all queues being equally full."""
     each = messages // len(names)
@@ -131,7 +134,7 @@ def measure(name: str, options: argparse.Namespace) -> Outcome:
 
         hf, handled = connect(), ["one", *names]
         for each in handled:
-            hf.handler(each)(lambda sent: None)
+            hf.handler(each)(do_nothing)
         one = drain(hf, ["one"], options.messages)
         many = drain(hf, names, options.messages)
         found = idle(connect(), connect(), names, options.idle, sweep=options.sweep)
