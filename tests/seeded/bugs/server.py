@@ -39,7 +39,7 @@ BUGS = [
     Bug(
         name="a lost lease is reported as settled",
         where="Service._settle_one",
-        old="if done.status != Settled.APPLIED:",
+        old="if done.status == Settled.STALE:",
         new="if False:",
         caught_by="server/test_scenarios.py",
         test="test_every_door_means_the_same[sqlite-leases_that_are_lost]",
