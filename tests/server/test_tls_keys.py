@@ -240,6 +240,24 @@ def test_no_key_or_one_that_does_not_count(world: World, door: HttpDoor | GrpcDo
                 assert secret not in told, what
 
 
+def test_health_counts_for_those_who_may_read(world: World) -> None:
+    pool = urllib3.PoolManager(retries=False, ca_certs=str(world.ca))
+
+    def told(key: str | None) -> Any:
+        answer = pool.request("GET", world.program.http + "/health/ready", headers=_bearer(key))
+        assert answer.status == 200
+        return answer.json()
+
+    stats = world.hf.stats()
+    for key in (None, "nonsense", world.key("read", "orders.*"), world.key("produce", "*")):
+        assert told(key) == {"ready": True, "why": ""}
+    counts = told(world.key("read", "*"))["counts"]
+    assert counts["queues"] == len(stats)
+    assert counts["ready"] == sum(of.ready for of in stats)
+    assert counts["dead"] == sum(of.dead for of in stats)
+    pool.clear()
+
+
 @pytest.mark.parametrize("door_name", ["http", "grpc"])
 def test_two_authorizations_are_refused(world: World, door_name: str) -> None:
     """Whichever of them counted, somebody between client and server might think otherwise."""

@@ -7,17 +7,31 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.message import home_of, is_dlq
 from holdfast.queue import Context
+from holdfast.topic import is_hidden
 
 LOOK_S = 1.0
 """A look at the store is good for so long: probes come from everywhere."""
 ANSWER_S = 5.0
+COUNTS_S = 5.0
+"""Counts are good for so long."""
 
 
 class Readiness(msgspec.Struct, frozen=True):
     ready: bool
     why: str = ""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Of the whole store."""
+
+    queues: int
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
 
 
 class Health:
@@ -29,6 +43,8 @@ class Health:
         self._last = Readiness(False, "not looked yet")
         self._until = float("-inf")
         self._looking: asyncio.Future[Readiness] | None = None
+        self._counts: Counts | None = None
+        self._counts_until = float("-inf")
         self.stopping = False
 
     async def look(self) -> Readiness:
@@ -46,6 +62,31 @@ class Health:
             self._last = Readiness(False, f"the store has not answered for {ANSWER_S:g} s")
         self._until = self._at.clock.monotonic() + LOOK_S
         return self._last
+
+    async def counts(self) -> Counts | None:
+        """What the store holds, as of a few seconds ago; None if it cannot be told now."""
+        now = self._at.clock.monotonic()
+        if now >= self._counts_until:
+            loop = asyncio.get_running_loop()
+            self._counts_until = now + COUNTS_S
+            self._counts = await loop.run_in_executor(self._threads, self._count)
+        return self._counts
+
+    def _count(self) -> Counts | None:
+        store = self._at.store
+        try:
+            names = [spec.name for spec in store.queues() if not is_hidden(spec.name)]
+            homes = [name for name in names if not is_dlq(name) or home_of(name) not in names]
+            stats = store.stats(homes, self._at.clock.now())
+        except HoldfastError:  # the store is away, or a queue was deleted meanwhile
+            return None
+        return Counts(
+            queues=len(stats),
+            ready=sum(of.ready for of in stats),
+            delayed=sum(of.delayed for of in stats),
+            leased=sum(of.leased for of in stats),
+            dead=sum(of.dead for of in stats),
+        )
 
     def _ask(self) -> Readiness:
         try:

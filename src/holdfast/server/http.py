@@ -130,7 +130,17 @@ class Door:
     async def _ready(self, request: Request) -> Response:
         state = await self._health.look()
         status = 200 if state.ready else 503
-        return Response(_encode(state), status, HEADERS, media_type="application/json")
+        told = msgspec.structs.asdict(state)
+        if state.ready and await self._may_count(request.scope):
+            told["counts"] = await self._health.counts()
+        return Response(_encode(told), status, HEADERS, media_type="application/json")
+
+    async def _may_count(self, scope: Scope) -> bool:
+        """Probes need no key, but numbers are for those who may read the whole store."""
+        try:
+            return (await self.who(scope)).may("read", None)
+        except HoldfastError:
+            return False
 
     async def _describe(self, request: Request) -> Response:
         return Response(self._openapi, media_type="application/json", headers=HEADERS)
