@@ -17,7 +17,7 @@ from holdfast.queue import Context
 from holdfast.settings import Settings
 from holdfast.store import Event, Store, Subscription
 from holdfast.sweeper import LOCK, Sweeper, Swept
-from holdfast.testing import ManualClock, wait_until
+from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 
 
@@ -548,7 +548,7 @@ def test_every_dead_letter_is_told(hf: Holdfast, another: Callable[[], Holdfast]
     queue.settle([(e, Fail("no route")), (f, Fail("no route"))])
     once.nack(once.lease()[0])
     hf.handler("once")(lambda payload: 1 / 0)
-    hf.work(queues=["once"], until_empty=True)
+    drain(hf, "once")
     events: list[Event] = []
     wait_until(lambda: sum(_counts(news(watching, events))) == 5)
     assert {event.type for event in events} == {"move_to_dlq"}
