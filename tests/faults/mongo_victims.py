@@ -25,6 +25,7 @@ from pymongo import monitoring
 import holdfast
 from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Retry
 from holdfast.lifecycle import redriven
+from holdfast.observe import unobserved
 from holdfast.outcome import Outcome
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk, partition_claim
@@ -220,7 +221,7 @@ def do(url: str, action: str, name: str, now: int, nth: int, told: int) -> None:
     death, clock = Death(), ManualClock(now)
     monitoring.register(death)
     hf = holdfast.connect(url, clock=clock)
-    assert isinstance(hf.store, MongoStore)
+    assert isinstance(unobserved(hf.store), MongoStore)
     act = ACTIONS[action](hf, hf.queue(name), clock)
     death.arm(nth, told)
     act()
