@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Outgoing
 from holdfast.lifecycle import partition_of
+from holdfast.observe import unobserved
 from holdfast.store import Claim, LeaseAsk, State, View, partition_claim
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres import store as module
@@ -398,8 +399,9 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
     filled(hf, 3)
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.1)
     looks = list[str]()
-    run = hf.store._run
-    hf.store._run = lambda statement, bind: looks.append(statement) or run(statement, bind)
+    store = unobserved(hf.store)
+    run = store._run
+    store._run = lambda statement, bind: looks.append(statement) or run(statement, bind)
     stop = threading.Event()
 
     def tell() -> None:

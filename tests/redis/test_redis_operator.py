@@ -14,6 +14,7 @@ from redis import Redis
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
 from holdfast.cli import root
+from holdfast.observe import unobserved
 from holdfast.store import View
 from holdfast.stores.redis import store
 from holdfast.testing import ManualClock
@@ -286,7 +287,7 @@ def test_a_page_reads_no_more_than_it_shows(hf: Holdfast, monkeypatch: pytest.Mo
         asked.append(args[2])
         return read(name, what, *args)
 
-    monkeypatch.setattr(hf.store, "_read", noted)
+    monkeypatch.setattr(unobserved(hf.store), "_read", noted)
     page = hf.store.browse(View("orders"), None, 20, hf.context.clock.now())
     assert len(page.entries) == 20 and page.after is not None
     assert asked == [21], "one more says whether there is a next page"

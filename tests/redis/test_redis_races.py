@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Queue, QueueNotEmpty
+from holdfast.observe import unobserved
 from holdfast.store import QueueSpec
 
 
@@ -42,7 +43,7 @@ def test_a_queue_made_again_before_the_old_one_is_dropped_keeps_its_messages(
             sent.append(again.dlq.enqueue("dead").id)
         drop_all(name)
 
-    monkeypatch.setattr(hf.store, "_drop_all", late)
+    monkeypatch.setattr(unobserved(hf.store), "_drop_all", late)
     queue.delete(force=True)
     again = Queue(other.context, "orders")
     leases = [*again.lease(10), *again.dlq.lease(10)]
@@ -62,7 +63,7 @@ def test_a_queue_that_is_not_deleted_is_not_deleted_by_half(
             Queue(other.context, name).enqueue("dead")
         return empty
 
-    monkeypatch.setattr(hf.store, "_is_empty", late)
+    monkeypatch.setattr(unobserved(hf.store), "_is_empty", late)
     with pytest.raises(QueueNotEmpty):
         queue.delete()
     assert [each.name for each in other.queues()] == ["orders", "orders.dlq"]

@@ -119,7 +119,7 @@ def crashes(_: Message) -> Any:
 
 
 def closes_everything(_: Message) -> Any:
-    os.closerange(3, 64)
+    os.closerange(3, 65536)
     return "and goes on"
 
 

@@ -343,11 +343,11 @@ def test_acks_are_grouped_and_none_is_lost_when_the_store_is_away(
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        def settle(self, moves: list[Any], now: int) -> Any:
+        def settle(self, moves: list[Any], now: int, **options: Any) -> Any:
             if failures:
                 raise failures.pop()
             sizes.append(len(moves))
-            return store.settle(moves, now)
+            return store.settle(moves, now, **options)
 
     hf: Holdfast = holdfast.connect(Grouping(), clock=clock, rng=Random(1))  # pyright: ignore
     queue = hf.queue("orders")
