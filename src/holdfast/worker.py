@@ -75,6 +75,8 @@ SWEEP_END_S = 5.0
 
 NO_EXTEND = "Extend: messages of an ordered queue are finished by the worker that holds them"
 STORE_REFUSED = "what came of it could not be stored"
+PROBE = "probe"
+"""A claim that nobody holds: a small write that says whether the store takes any."""
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -527,7 +529,7 @@ class Worker:
         try:
             return self._settle(group)
         except StoreError as error:
-            if isinstance(error, _STORE_IS_AT_FAULT):
+            if isinstance(error, _STORE_IS_AT_FAULT) or not self._store_takes_writes():
                 raise
             refused: Exception = error
         except Exception as error:
@@ -547,6 +549,14 @@ class Worker:
         logger.error("%s: %s; its lease runs out", what, STORE_REFUSED, exc_info=refused)
         self._settled_all([item], {})
         return None
+
+    def _store_takes_writes(self) -> bool:
+        """Not where a right is missing, for example: that is no message's fault."""
+        try:
+            self._at.store.claim(PROBE, self._at.owner, 0, self._at.clock.now())
+        except Exception:
+            return False
+        return True
 
     def _settle(self, group: list[Delivery]) -> None:
         now = self._at.clock.now()

@@ -25,6 +25,7 @@ from holdfast import (
     Release,
     Retry,
 )
+from holdfast.errors import StoreError
 from holdfast.errortext import TRACEBACK_MAX
 from holdfast.message import ERROR_TEXT_MAX
 from holdfast.store import Store
@@ -469,6 +470,38 @@ def test_an_outcome_that_is_refused_in_every_form_runs_out(
     clock.advance(31)
     hf.sweep()
     assert [message.reason for message in dead_letters(hf, "orders")] == ["ack timeout exceeded"]
+
+
+@pytest.mark.promise("HANDLER-9", "HANDLER-8")
+def test_a_store_that_takes_no_writes_at_all_is_waited_for(
+    store: Store, clock: ManualClock
+) -> None:
+    refused: list[str] = []
+
+    class Forbidden:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def settle(self, moves: Any, now: int, *, within: Any = None) -> Any:
+            return self._unless_forbidden("settle", lambda: store.settle(moves, now, within=within))
+
+        def claim(self, *ask: Any) -> Any:
+            return self._unless_forbidden("claim", lambda: store.claim(*ask))
+
+        def _unless_forbidden(self, what: str, call: Callable[[], Any]) -> Any:
+            if len(refused) < 6:
+                refused.append(what)
+                raise StoreError("permission denied")
+            return call()
+
+    forbidden: Any = Forbidden()
+    hf = holdfast.connect(forbidden, clock=clock)
+    queue = hf.queue("orders", max_attempts=1)
+    hf.handler("orders")(lambda payload: payload)
+    queue.enqueue_many(range(20))
+    drain(hf, concurrency=4)
+    assert {"settle", "claim"} == set(refused)
+    assert queue.stats().done == 20
 
 
 @pytest.mark.promise("HANDLER-9")
