@@ -6,8 +6,8 @@ go on, keeps what was done, and finds out whether somebody asked to stop. A runn
 loses the job after 15 seconds; the next one goes on at the page that the record names.
 
 Whoever works a job, each message moves in one atomic step from the place where it stood when the
-job began: two runners at once move none twice, and what died since is not theirs. Only the counts
-may be short by one batch after a crash, and `count` may then be exceeded by it.
+job began: two runners at once move none twice, and what died since is not theirs. Each batch is
+written down before it is moved, so that the next runner counts what was moved of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, NotFound, StoreError
 from holdfast.message import check_id, new_ids
 from holdfast.queue import Context
 from holdfast.redrive.choosing import Options, checked
-from holdfast.redrive.moving import Tally, counted, named, news, planned, walk
+from holdfast.redrive.moving import Tally, counted, named, news, planned, recounted, walk
 from holdfast.settings import Settings
 from holdfast.store import Record, View
 
@@ -233,7 +233,8 @@ class _Work:
         try:
             plan = planned(self._at, job.dlq, job.options, job.options.edit)
             plan = replace(plan, began_at=job.created_at)
-            for tally in walk(self._at, plan, job.tally, self._stopped):
+            begun = recounted(self._at, job.dlq, job.tally)
+            for tally in walk(self._at, plan, begun, self._stopped, ahead=not job.options.dry_run):
                 self._save(tally=tally)
                 self._tell()
         except StoreUnavailable:

@@ -86,6 +86,9 @@ class Tally(msgspec.Struct, frozen=True):
     redriven: int = 0
     skipped: int = 0
     ended: bool = False
+    batch: tuple[tuple[str, int], ...] = ()
+    """Ids that are about to be moved, with how often each was redriven before: by these the next
+    runner finds out after a crash how many of them were moved."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -184,10 +187,13 @@ def counted(at: Context, plan: Plan) -> tuple[int, int]:
     return stats.ready + stats.delayed + stats.leased, missing
 
 
-def walk(at: Context, plan: Plan, tally: Tally, stopped: Stopped) -> Iterator[Tally]:
+def walk(
+    at: Context, plan: Plan, tally: Tally, stopped: Stopped, *, ahead: bool = False
+) -> Iterator[Tally]:
     """Go on from `tally`, batch by batch, and say after each how far it is.
 
-    The last one says whether it came to its end, or was stopped.
+    With `ahead`, say before each batch how far it is and what will be moved. The last one says
+    whether it came to its end, or was stopped.
     """
     ids = plan.options.ids
     wanted = None if ids is None else _present(at, plan.dlq, ids)
@@ -204,6 +210,10 @@ def walk(at: Context, plan: Plan, tally: Tally, stopped: Stopped) -> Iterator[Ta
                 return
             n = min(step(plan.options.rate, BATCH), _left(plan, tally))
             batch, chosen = chosen[:n], chosen[n:]
+            if ahead:
+                yield replace(tally, batch=tuple((e.message.id, e.message.redriven) for e in batch))
+                if stopped():
+                    return
             began = at.clock.monotonic()
             moved = _move(at, plan, batch, elsewhere, tally)
             if not plan.options.dry_run:
@@ -215,12 +225,23 @@ def walk(at: Context, plan: Plan, tally: Tally, stopped: Stopped) -> Iterator[Ta
                 redriven=tally.redriven + moved,
                 skipped=tally.skipped + len(batch) - moved,
             )
-            if chosen and _left(plan, tally):
+            if chosen and _left(plan, tally) and (plan.options.rate or not ahead):
                 yield tally
         if wanted is not None:
             wanted -= {entry.message.id for entry in page.entries}
         tally = _turned(plan, tally, page.after, len(page.entries), wanted)
         yield tally
+
+
+def recounted(at: Context, dlq: str, tally: Tally) -> Tally:
+    """With what was moved of the batch that somebody was at when it died."""
+    held = {message.id: message for message in at.store.get(dlq, [id for id, _ in tally.batch])}
+    still_there = sum(
+        id in held and held[id].queue == dlq and held[id].redriven == before
+        for id, before in tally.batch
+    )
+    moved = len(tally.batch) - still_there
+    return replace(tally, redriven=tally.redriven + moved, batch=())
 
 
 def news(at: Context, dlq: str, to: str, count: int, id: str | None, state: str) -> Event:
