@@ -338,30 +338,32 @@ def health(opened: grpc.Channel, metadata: Any = (), timeout: float = 10) -> Any
     return call(b"", metadata=metadata, timeout=timeout)
 
 
-@pytest.fixture
-def rpc(doors: Doors) -> Doors:
-    return pytest.skip("the certificate is tested over HTTP") if doors.server.is_secure else doors
+PLAIN = pytest.mark.parametrize("doors", ["plain"], indirect=True)
+"""Certificates are tested over HTTP."""
 
 
-def test_metadata_that_is_too_large(rpc: Doors) -> None:
-    with channel(rpc) as opened:
+@PLAIN
+def test_metadata_that_is_too_large(doors: Doors) -> None:
+    with channel(doors) as opened:
         with pytest.raises(grpc.RpcError) as told:
             health(opened, (("x", "y" * HEADER_BYTES),))
         assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         health(opened, (("x", "y" * 100),))
 
 
-def test_a_grpc_connection_that_says_nothing(rpc: Doors) -> None:
-    at = urlsplit(rpc.grpc)
+@PLAIN
+def test_a_grpc_connection_that_says_nothing(doors: Doors) -> None:
+    at = urlsplit(doors.grpc)
     with socket.create_connection((at.hostname, at.port), timeout=20) as sock:
         assert rest(sock) is not None  # the server's own first frame, then the end
 
 
-def test_grpc_connections_have_a_limit(rpc: Doors) -> None:
-    opened = [channel(rpc) for _ in range(LIMITS.rpc_connections)]
+@PLAIN
+def test_grpc_connections_have_a_limit(doors: Doors) -> None:
+    opened = [channel(doors) for _ in range(LIMITS.rpc_connections)]
     for one in opened:
         health(one)
-    with channel(rpc) as one_more, pytest.raises(grpc.RpcError) as told:
+    with channel(doors) as one_more, pytest.raises(grpc.RpcError) as told:
         health(one_more, timeout=1)
     assert told.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     for one in opened:
