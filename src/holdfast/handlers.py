@@ -156,12 +156,18 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _special(name: str, hint: Any) -> Callable[[Lease], Any] | None:
     if hint is Message or (name == "message" and hint is Any):
-        return lambda lease: lease.message
+        return lambda lease: _own(lease.message)
     if hint is Lease or (name == "lease" and hint is Any):
-        return lambda lease: lease
+        return lambda lease: msgspec.structs.replace(lease, message=_own(lease.message))
     if name == "attempt" and hint in (int, Any):
         return lambda lease: lease.message.attempts
     return None
+
+
+def _own(message: Message) -> Message:
+    """A message that a handler may change: messages share what is empty in them."""
+    history = msgspec.structs.replace(message.history, handled=dict(message.history.handled))
+    return msgspec.structs.replace(message, headers=dict(message.headers), history=history)
 
 
 def _payload_maker(handler: str, hint: Any) -> Callable[[Lease], Any]:

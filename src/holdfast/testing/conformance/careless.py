@@ -166,6 +166,25 @@ def test_a_result_that_cannot_be_kept_is_left_out(hf: Holdfast, queue: Queue) ->
 
 
 @pytest.mark.promise("HANDLER-9")
+def test_a_message_that_a_handler_changes_is_its_own(hf: Holdfast, clock: ManualClock) -> None:
+    queue = hf.queue("orders", max_attempts=2, backoff=Backoff(base=0))
+
+    @hf.handler("orders")
+    def handle(what: str, message: Message, lease: Lease) -> None:
+        for given in (message, lease.message):
+            given.headers["x"] = "\udcff"
+            given.history.handled["somebody"] = object()
+        if what == "bad" or message.attempts == 1:
+            raise ValueError("changed what it was given")
+
+    queue.enqueue_many(["bad", *["good"] * 20])
+    drain(hf)
+    assert [row.message.payload for row in finished(hf, "orders")] == ["good"] * 20
+    (dead,) = dead_letters(hf, "orders")
+    assert (dead.headers, dead.history.handled) == ({}, {})
+
+
+@pytest.mark.promise("HANDLER-9")
 def test_what_nobody_would_run_is_an_error(hf: Holdfast, clock: ManualClock) -> None:
     queue = hf.queue("orders", max_attempts=1)
 
