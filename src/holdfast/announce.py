@@ -1,7 +1,7 @@
 """Tells everybody who watches the store of messages that became dead letters.
 
-All deaths go through `Store.settle`, whoever decided them, so one wrapper around the store of a
-connection sees them. A settle call publishes at most one event, and none where nobody died. Sweeps
+Every dead-lettering goes through `Store.settle`, so one wrapper around the store of a connection
+sees them all. A settle call publishes at most one event, and none where nobody died. Sweeps
 publish one event for all that they moved, by `swept`.
 """
 

@@ -80,7 +80,8 @@ class Release(_Shown):
 class Extend(_Shown):
     """Hold it for `seconds` from now, or for its own time-out.
 
-    From a handler: somebody else, who was given the lease, will settle it by then.
+    From a handler: the worker renews the lease no longer, and another process that was given its
+    token settles the message by then.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
