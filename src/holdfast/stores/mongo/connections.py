@@ -149,7 +149,7 @@ class Connections:
         """All that `work` writes in one step. On a standalone, in the order in which it writes.
 
         `patience`: seconds to make way for others who write the same, if less than any call has.
-        `session`: the one to run it in, which nobody else uses meanwhile.
+        `session`: the one to run it in; no other call may use it at the same time.
         """
         patience = self.where.timeout if patience is None else patience
         with self.translated():

@@ -365,8 +365,8 @@ class PostgresStore:
     def _take_back(
         self, db: Connection, messages: Sequence[Message], new: list[int], since: Mapping[int, int]
     ) -> dict[int, Enqueued]:
-        """Of what was just stored, what had finished before. Nobody else can enqueue or finish
-        these ids until this transaction ends, so that a look after the insert misses no row."""
+        """Of what was just stored, what had finished before. No other connection can enqueue or
+        finish these ids until this transaction ends, so a look after the insert misses no row."""
         finished: dict[int, Enqueued] = {}
         by_queue: dict[str, list[int]] = {}
         again: list[int] = []

@@ -404,7 +404,7 @@ class RedisStore:
             try:
                 home, answer = self._lease(ask, now, wanted, ask.timeout_ms)
             except HoldfastError:
-                if leases:  # they are leased; whoever asks again meets the error
+                if leases:  # return these; the next call raises the error
                     return leases
                 raise
             leases += self._taken(home, answer, ask, now)
@@ -425,7 +425,7 @@ class RedisStore:
             try:
                 leases += self._lease_some(some, ask.limit - len(leases), now)
             except HoldfastError:
-                if leases:  # they are leased; whoever asks again meets the error
+                if leases:  # return these; the next call raises the error
                     return leases
                 raise
             if len(leases) >= ask.limit:

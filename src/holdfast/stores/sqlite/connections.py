@@ -219,7 +219,7 @@ class Connections:
             self._pid = os.getpid()
 
     def _look_at_log(self) -> None:
-        """Before anybody writes: the first write begins a damaged log anew."""
+        """Runs before the first write, which starts a damaged log over."""
         self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
         problem = wal.lost(self._path)
         if problem is not None:
@@ -254,8 +254,8 @@ class Connections:
 
 
 def _make(path: Path) -> None:
-    """A new file is its owner's alone: payloads are nobody else's business. SQLite gives the log
-    and the index beside it the same rights."""
+    """Create a new file that only its owner can read. SQLite gives the log and the index beside it
+    the same permissions."""
     with suppress(OSError):  # it is there already, or SQLite says what is wrong
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 

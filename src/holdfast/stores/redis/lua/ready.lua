@@ -1,6 +1,6 @@
 -- Of each of several queues: how much is ready, and, where nothing is, when the next delayed one comes.
--- A queue that is paused has nothing ready. What is left to wake somebody who then finds nothing is
--- taken away: else each of many queues that were worked off would wake whoever waits for all of them.
+-- A queue that is paused has nothing ready. A wake-up mark that is left on an empty queue is removed:
+-- otherwise every drained queue would wake a consumer that waits for all of them.
 -- KEYS: of each queue c z d a w, its r, and the lanes (s) that are in use.
 -- ARGV: now, then of each queue: which of KEYS its c is, queue, partitions, lanes in use
 --#include common
