@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,12 +59,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not _is_same_elsewhere(item)]
     _sample_the_cluster(items)
     proven: set[tuple[str, str]] = set()
+    placed: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        for name in {folder_of(item), item.path.stem} & IN_TURN.keys():
+            placed[name].append(item)
     for name, stores in IN_TURN.items():
-        _sample_stores([i for i in items if name in (folder_of(i), i.path.stem)], stores, proven)
-    left_out = [item for item in items if not _is_asked_for(item, config)]
+        _sample_stores(placed[name], stores, proven)
+    left_out = {item for item in items if not _is_asked_for(item, config)}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: folder_of(item) not in LONG)  # begun last, they would end alone
     ids = Counter(item.nodeid for item in items)
     if twice := [id for id, n in ids.items() if n > 1]:  # xdist would run one of them

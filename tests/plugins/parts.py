@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,4 +17,9 @@ def part_of(item: pytest.Item) -> str:
 
 
 def folder_of(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT / "tests").parts[0]
+    return _folder(item.path)
+
+
+@cache
+def _folder(path: Path) -> str:
+    return path.relative_to(ROOT / "tests").parts[0]
