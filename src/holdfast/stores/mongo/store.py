@@ -584,12 +584,9 @@ class MongoStore:
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
-        queue, found = moves[0].queue, self._leasing.remembered.take(moves)
+        found = self._leasing.remembered.take(moves)
         plain = all(
-            move.target is Target.DONE
-            and move.history is None
-            and move.overdue_at is None
-            and move.queue == queue
+            move.target is Target.DONE and move.history is None and move.overdue_at is None
             for move in moves
         )
         return found if plain and len(found) == len(moves) else None
