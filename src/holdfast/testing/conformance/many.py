@@ -299,7 +299,7 @@ def test_turns_put_back_what_is_overdue_a_few_queues_at_a_time(
     for queue in queues:
         queue.enqueue(queue.name)
         queue.lease(owner="gone")
-    deleted, *left = queues
+    *left, deleted = queues
     specs = Specs(hf.context, [queue.name for queue in queues])
     specs.read()
     leaser = Leaser(hf.context, specs)
