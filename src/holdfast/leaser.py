@@ -123,8 +123,8 @@ class Leaser:
             name = self._late.popleft()
             with suppress(QueueNotFound):  # deleted since it was found
                 self._at.look(name, self._specs.policy(name))
-            if self._at.looks.due(name, now):  # there may be more
-                self._late.append(name)
+                if self._at.looks.due(name, now):  # there may be more
+                    self._late.append(name)
 
     def _find_late(self, names: Collection[str], now: int) -> list[str]:
         """Those with overdue messages. One question to the store for all of them, once a second."""
