@@ -1,12 +1,13 @@
 """What it costs one worker to have many queues.
 
-    script/bench --queues [--store NAME] [--count N] [--messages N] [--idle SECONDS] [--sweep]
+    script/bench --queues [--store NAME] [--count N] [--messages N] [--rounds N] [--idle SECONDS]
+                          [--no-sweep]
 
 One worker with concurrency 16 and a handler that does nothing works off the same number of
 messages from one queue, and then from many queues that hold equally many. Then the queues are
 empty, and the worker waits: what that costs it and the server, in percent of a core, and how long
-after its enqueue a message in one of the queues is being handled. --sweep: the worker also looks
-for overdue messages, as it does by default.
+after its enqueue a message in one of the queues is being handled. The ratio is the median of some
+rounds, each with both drains. --no-sweep: the idle worker does not look for overdue messages.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.partitions import STORES, store
 from bench.timing import payload, timed
 from holdfast import Holdfast
 
-QUEUES, MESSAGES = 1000, 20_000
+QUEUES, MESSAGES, ROUNDS = 1000, 20_000, 3
 IDLE_S, PROBES, REST_S = 10.0, 50, 0.1
 SETTLE_S = 3.0
 
@@ -38,17 +39,19 @@ class Outcome:
     """Of one store: messages a second, percent of a core, and milliseconds."""
 
     store: str
-    one: float
-    many: float
+    one: list[float]
+    many: list[float]
     worker_cpu: float
     server_cpu: float
     latencies: list[float]
 
     def __str__(self) -> str:
         half, late = median(self.latencies), max(self.latencies)
+        ratios = [many / one for one, many in zip(self.one, self.many, strict=True)]
         return (
-            f"{self.store:>9}: one queue {self.one:7,.0f}/s, many {self.many:7,.0f}/s, "
-            f"ratio {self.many / self.one:.2f}; idle {self.worker_cpu:.1f} % of a core, "
+            f"{self.store:>9}: one queue {median(self.one):7,.0f}/s, "
+            f"many {median(self.many):7,.0f}/s, ratio {median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}); idle {self.worker_cpu:.1f} % of a core, "
             f"server {self.server_cpu:.1f} %; a message starts after {half:.1f} ms, "
             f"at most {late:.1f} ms"
         )
@@ -67,12 +70,17 @@ def drain(hf: Holdfast, names: list[str], messages: int) -> float:
     for name in names:
         hf.queue(name).enqueue_many(payload(i) for i in range(each))
     worker = hf.worker(queues=names, until_empty=True, sweep=False)
+    before = finished(hf, names)
     with timed() as watch:
         worker.run()
-    done = sum(stats.done for stats in hf.store.stats(names, hf.context.clock.now()))
+    done = finished(hf, names) - before
     if done != each * len(names):
         raise SystemExit(f"{done} of {each * len(names)} messages were done")
     return done / watch.seconds
+
+
+def finished(hf: Holdfast, names: list[str]) -> int:
+    return sum(stats.done for stats in hf.store.stats(names, hf.context.clock.now()))
 
 
 def cpu_s(pid: int) -> float:
@@ -135,8 +143,10 @@ def measure(name: str, options: argparse.Namespace) -> Outcome:
         hf, handled = connect(), ["one", *names]
         for each in handled:
             hf.handler(each)(do_nothing)
-        one = drain(hf, ["one"], options.messages)
-        many = drain(hf, names, options.messages)
+        one, many = list[float](), list[float]()
+        for _ in range(options.rounds):
+            one.append(drain(hf, ["one"], options.messages))
+            many.append(drain(hf, names, options.messages))
         found = idle(connect(), connect(), names, options.idle, sweep=options.sweep)
         return Outcome(name, one, many, *found)
 
@@ -148,7 +158,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=QUEUES)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--idle", type=float, default=IDLE_S)
-    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--sweep", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     for what, value in machine.facts(Path.cwd()).items():
         print(f"{what}: {value}")

@@ -7,11 +7,14 @@ last: a deep queue delays the others by its share and no more.
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
 
+from holdfast.errors import QueueNotFound, StoreUnavailable
+from holdfast.expiry import LOOK_MS
 from holdfast.lifecycle import ms
 from holdfast.message import Lease
 from holdfast.policy import Policy
@@ -26,10 +29,12 @@ SERVED = 16
 FEW = 10
 """Up to this many queues are read one by one: the stores remember them, or read them fast."""
 LOOKS = 8
-"""Queues that are looked at for overdue messages at a turn."""
+"""Queues whose overdue messages are put back at a turn."""
 SPEC_S = 0.25
 READ_SHARE = 50
 """Reading the settings of many queues takes at most one part in this many of the time."""
+
+logger = logging.getLogger("holdfast.worker")
 
 
 class Specs:
@@ -87,6 +92,8 @@ class Leaser:
         self._at = context
         self._specs = specs
         self._last = ""
+        self._late: deque[str] = deque()
+        self._looked_at: int | None = None
 
     def lease(self, queues: Sequence[Queue], limit: int) -> list[Lease]:
         """Up to `limit` messages of these plain queues, which exist."""
@@ -108,8 +115,31 @@ class Leaser:
     def _look(self, names: Sequence[str]) -> None:
         """Put back what is overdue, a few queues at a turn; nothing where this process sweeps."""
         now = self._at.clock.now()
-        for name in islice((name for name in names if self._at.looks.due(name, now)), LOOKS):
-            self._at.look(name, self._specs.policy(name))
+        if self._at.looks.covered(now):
+            return
+        if not self._late:
+            self._late.extend(self._find_late(set(names), now))
+        for _ in range(min(LOOKS, len(self._late))):
+            name = self._late.popleft()
+            with suppress(QueueNotFound):  # deleted since it was found
+                self._at.look(name, self._specs.policy(name))
+                if self._at.looks.due(name, now):  # there may be more
+                    self._late.append(name)
+
+    def _find_late(self, names: Collection[str], now: int) -> list[str]:
+        """Those with overdue messages. One question to the store for all of them, once a second."""
+        last = self._looked_at
+        if last is not None and last <= now < last + LOOK_MS:
+            return []
+        self._looked_at = now
+        try:
+            found = self._at.store.queues(overdue=now)
+        except StoreUnavailable:
+            raise
+        except Exception:  # must not keep anything from being leased
+            logger.exception("overdue messages could not be looked for")
+            return []
+        return [spec.name for spec in found if spec.name in names]
 
     def _in_turn(self, names: list[str]) -> list[str]:
         """Those behind the queue that was served last come first."""

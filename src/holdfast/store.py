@@ -166,6 +166,16 @@ class LeaseAsk(msgspec.Struct, frozen=True):
             yield LeaseAsk(other.queue, limit, self.owner, self.token, other.timeout_ms)
 
 
+class Cut(msgspec.Struct, frozen=True):
+    """Which log rows of a queue may go: up to `limit` that finished before `before`, or that are
+    older than the newest `keep`."""
+
+    queue: str
+    limit: int
+    before: int | None = None
+    keep: int | None = None
+
+
 class View(msgspec.Struct, frozen=True):
     """What to browse: a queue's ready, delayed or leased messages, or its log."""
 
@@ -287,8 +297,12 @@ class Store(Protocol):
 
     def get_queue(self, name: str) -> QueueSpec | None: ...
 
-    def queues(self) -> list[QueueSpec]:
-        """Every queue, by name."""
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+        """Every queue, by name.
+
+        With `overdue`, only those with a lease whose deadline is at or before it, read from the
+        deadline index: in a few round trips, however many queues have nothing leased.
+        """
         ...
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
@@ -389,10 +403,12 @@ class Store(Protocol):
         """
         ...
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
-        """Drop up to `limit` log rows: finished before `before`, or beyond the newest `keep`."""
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        """Drop the oldest log rows of each queue; how many of each. A queue that is gone has none.
+
+        Costs a few round trips for all queues that have nothing to drop. The queues may be
+        trimmed in different steps.
+        """
         ...
 
     def tidy(self, now: int, *, log_before: int | None) -> None:

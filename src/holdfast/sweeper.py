@@ -9,21 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from holdfast import announce, archives, batches, expiry, redrive, topic
-from holdfast.errors import QueueNotFound
+from holdfast.errors import QueueNotFound, StoreUnavailable
 from holdfast.expiry import Swept, settle_overdue
 from holdfast.lifecycle import ms
 from holdfast.policy import Policy
 from holdfast.queue import Context
 from holdfast.settings import Settings
-from holdfast.store import QueueSpec
+from holdfast.store import Cut, QueueSpec
 
 LOCK = "sweep"
 LOCK_MS = 30_000
 TRIM_STEP = 1000
 TRIM_STEPS_MAX = 20
 """Log rows dropped per queue and tick: the rest waits for the next tick."""
+TRIM_QUEUES = 100
+"""Queues whose logs one tick trims; the next tick goes on with those behind them."""
 
 logger = logging.getLogger("holdfast.sweeper")
 
@@ -35,6 +38,9 @@ class Sweeper:
         self._requeued: Counter[str] = Counter()
         self._dead: Counter[str] = Counter()
         """Of the sweep under way, by queue."""
+        self._trimmed_last = ""
+        self._lock_renewed_at: int | None = None
+        self._failed: Exception | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Tick until `stop`. Ticks never overlap; one that fails is logged, the next still runs."""
@@ -54,38 +60,57 @@ class Sweeper:
         """One scheduled sweep. While another holds the lock: only what it seems to have missed."""
         now = self._at.clock.now()
         if self._at.store.claim(LOCK, self._at.owner, LOCK_MS, now) is None:
-            return self.sweep(now - self._interval_ms, triggered_by="scheduler", trim=False)
+            return self._whole(self._requeue_all(now - self._interval_ms, "scheduler"))
+        self._lock_renewed_at = now
         try:
-            swept = self.sweep(now, triggered_by="scheduler")
-            self._at.store.tidy(now, log_before=self._log_before(now))
-            return swept
+            swept = self._requeue_all(now, "scheduler")
+            specs, marks = self._at.store.queues(), self._marks()
+            swept += self._trim_all(self._in_turn(specs), marks, now)
+            self._at.store.tidy(now, log_before=self._log_before(specs, marks, now))
+            return self._whole(swept)
         finally:
+            self._lock_renewed_at = None
             self._at.store.claim(LOCK, self._at.owner, 0, self._at.clock.now())
 
-    def sweep(self, now: int, *, triggered_by: str, trim: bool = True) -> Swept:
-        """Settle everything that was overdue at `now`, in batches, and tell who watches."""
+    def sweep(self, now: int, *, triggered_by: str) -> Swept:
+        """Settle everything that was overdue at `now`, tell who watches, and trim every log."""
+        swept = self._requeue_all(now, triggered_by)
+        return self._whole(swept + self._trim_all(self._at.store.queues(), self._marks(), now))
+
+    def _whole(self, swept: Swept) -> Swept:
+        """What was swept, unless a queue failed: then its error, now that the others are done."""
+        if self._failed is not None:
+            raise self._failed
+        return swept
+
+    def _requeue_all(self, now: int, triggered_by: str) -> Swept:
         swept = Swept()
-        renewed = now
         self._requeued.clear()
         self._dead.clear()
+        self._failed = None
         swept += Swept(requeued=(given_back := batches.sweep(self._at, now)))
         if given_back:
             self._requeued[announce.OTHER] = given_back
-        marks = archives.marks(archives.list_archives(self._at)) if trim else {}
-        for spec in self._at.store.queues():
-            swept += self._requeue(spec, now)
-            if trim:
-                swept += self._trim(spec, now, marks.get(spec.name))
-                if self._at.clock.now() - renewed > LOCK_MS // 3:
-                    renewed = self._at.clock.now()
-                    self._at.store.claim(LOCK, self._at.owner, LOCK_MS, renewed)
-        if trim:
-            swept += Swept(trimmed=topic.trim(self._at, now))
-            redrive.forget(self._at, now)
+        for spec in self._at.store.queues(overdue=now):
+            try:
+                swept += self._requeue(spec, now)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # of this queue: the others must not wait for it
+                logger.warning("%s: overdue messages could not be put back: %s", spec.name, error)
+                self._failed = self._failed or error
+            self._keep_lock()
         expiry.publish(
             self._at.store, swept, self._requeued, self._dead, self._at.clock.now(), triggered_by
         )
         return swept
+
+    def _keep_lock(self) -> None:
+        """Renew the lock during a long tick."""
+        now = self._at.clock.now()
+        if self._lock_renewed_at is not None and now - self._lock_renewed_at > LOCK_MS // 3:
+            self._lock_renewed_at = now
+            self._at.store.claim(LOCK, self._at.owner, LOCK_MS, now)
 
     def _requeue(self, spec: QueueSpec, now: int) -> Swept:
         policy, swept = self._at.complete(spec), Swept()
@@ -106,29 +131,56 @@ class Sweeper:
         self._dead[queue] += swept.dead
         return swept
 
-    def _trim(self, spec: QueueSpec, now: int, mark: int | None) -> Swept:
-        """`mark`: an archive has what finished before; it waits for no other row to go."""
-        policy, trimmed = self._at.complete(spec), 0
-        before = archives.cut(now - ms(policy.retention) if policy.retention else None, mark)
-        keep = policy.retention_count or None
-        for _ in range(TRIM_STEPS_MAX):
-            limit = TRIM_STEP
-            if keep is not None and mark is not None:
-                limit = archives.spare(self._at, spec.name, mark, TRIM_STEP)
-            n = limit and self._at.store.trim(spec.name, before=before, keep=keep, limit=limit)
-            trimmed += n
-            if n < TRIM_STEP:
-                break
+    def _marks(self) -> dict[str, int]:
+        return archives.marks(archives.list_archives(self._at))
+
+    def _in_turn(self, specs: Sequence[QueueSpec]) -> Sequence[QueueSpec]:
+        """The next queues, by name, whose logs are to be trimmed."""
+        some = [spec for spec in specs if spec.name > self._trimmed_last][:TRIM_QUEUES]
+        self._trimmed_last = some[-1].name if len(some) == TRIM_QUEUES else ""
+        return some
+
+    def _trim_all(self, specs: Sequence[QueueSpec], marks: Mapping[str, int], now: int) -> Swept:
+        trimmed = 0
+        for start in range(0, len(specs), TRIM_QUEUES):
+            trimmed += self._trim(specs[start : start + TRIM_QUEUES], marks, now)
+        trimmed += topic.trim(self._at, now)
+        redrive.forget(self._at, now)
         return Swept(trimmed=trimmed)
 
-    def _log_before(self, now: int) -> int | None:
+    def _trim(self, specs: Sequence[QueueSpec], marks: Mapping[str, int], now: int) -> int:
+        trimmed = 0
+        for _ in range(TRIM_STEPS_MAX):
+            cuts = [self._cut(spec, marks.get(spec.name), now) for spec in specs]
+            wanted = [cut for cut in cuts if cut.limit and (cut.before or cut.keep is not None)]
+            if not wanted:
+                break
+            dropped = dict(
+                zip((cut.queue for cut in wanted), self._at.store.trim(wanted), strict=True)
+            )
+            trimmed += sum(dropped.values())
+            self._keep_lock()
+            specs = [spec for spec in specs if dropped.get(spec.name) == TRIM_STEP]
+        return trimmed
+
+    def _cut(self, spec: QueueSpec, mark: int | None, now: int) -> Cut:
+        """`mark`: an archive has what finished before; it waits for no other row to go."""
+        policy, limit = self._at.complete(spec), TRIM_STEP
+        before = archives.cut(now - ms(policy.retention) if policy.retention else None, mark)
+        keep = policy.retention_count or None
+        if keep is not None and mark is not None:
+            limit = archives.spare(self._at, spec.name, mark, TRIM_STEP)
+        return Cut(spec.name, limit, before, keep)
+
+    def _log_before(
+        self, specs: Sequence[QueueSpec], marks: Mapping[str, int], now: int
+    ) -> int | None:
         """What finished before this is of no interest to any queue, and in every archive."""
-        specs = self._at.store.queues()
-        kept = [self._at.complete(spec).retention for spec in specs]
+        own = [spec.policy.retention for spec in specs]
+        kept = [self._at.policy.retention if seconds is None else seconds for seconds in own]
         if not kept or not all(kept):
             return None
         before = now - ms(max(seconds or 0.0 for seconds in kept))
-        marks = archives.marks(archives.list_archives(self._at))
         waiting = [marks[spec.name] for spec in specs if spec.name in marks]
         return archives.cut(before, min(waiting, default=None))
 

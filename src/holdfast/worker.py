@@ -55,8 +55,9 @@ from holdfast.sweeper import Sweeper
 Executor = Literal["thread", "process"]
 
 PREFETCH_MAX = 1000
-PREFETCH_S = 0.05
-"""Beyond what can run at once, lease no more than what was worked off in this time lately."""
+PREFETCH_S, PREFETCH_S_MAX = 0.05, 0.5
+"""Beyond what can run at once, lease no more than what was worked off in this time lately. A store
+whose leases take longer than the first one is asked for more, up to the second one."""
 GROUP = 500
 LINGER_S = 0.002
 """How long a lone ack waits for company while other handlers run."""
@@ -220,8 +221,10 @@ class Worker:
                 self._has_room.clear()
                 continue
             try:
-                quiet = self._unsettled == 0
-                if self._lease_some(room, ahead) == 0:
+                quiet, begun = self._unsettled == 0, self._at.clock.monotonic()
+                leased = self._lease_some(room, ahead)
+                pace.leased(self._at.clock.monotonic() - begun)
+                if leased == 0:
                     self._nothing_there(quiet)
                 patience.reward()
             except Exception as error:
@@ -654,13 +657,19 @@ class Worker:
 
 
 class _Pace:
-    """How far to lease ahead of the handlers: what they worked off in PREFETCH_S lately."""
+    """How far to lease ahead of the handlers: what they worked off in PREFETCH_S lately, or in the
+    time of two leases if that is longer. Otherwise a store that takes its time for a lease would be
+    asked for ever less at a time, and would deliver ever less."""
 
     def __init__(self, at: Clock) -> None:
         self._clock = at
         self._since = at.monotonic()
         self._seen = 0
         self._rate = 0.0
+        self._length_s = PREFETCH_S
+
+    def leased(self, took_s: float) -> None:
+        self._length_s = min(max(PREFETCH_S, 2 * took_s), PREFETCH_S_MAX)
 
     def ahead(self, settled: int) -> int:
         now = self._clock.monotonic()
@@ -668,7 +677,7 @@ class _Pace:
             latest = (settled - self._seen) / (now - self._since)
             self._rate = max(latest, self._rate / 2)
             self._since, self._seen = now, settled
-        return min(PREFETCH_MAX, int(self._rate * PREFETCH_S))
+        return min(PREFETCH_MAX, int(self._rate * self._length_s))
 
 
 class _Patience:

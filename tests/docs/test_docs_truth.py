@@ -77,7 +77,8 @@ def test_architecture_draws_the_layers_that_the_linter_holds() -> None:
         f"| {app.PARTITIONS_MAX} in use, {app.PARTITIONS_TOTAL} with those from before",
         f"{policy.SECONDS_MAX // (365 * 24 * 3600)} years",
         f"| {worker.PREFETCH_MAX:,}, and no more than it worked off in "
-        f"{worker.PREFETCH_S * 1000:.0f} ms lately",
+        f"{worker.PREFETCH_S * 1000:.0f} ms lately, or in the time of two leases if that is longer "
+        f"(up to {worker.PREFETCH_S_MAX} s)",
         f"| {worker.GROUP} |",
         f"{sqlite.PROMOTE_MAX:,}; more with the next",
         f"newest {sqlite.EVENTS_KEPT:,}",

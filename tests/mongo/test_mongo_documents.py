@@ -20,7 +20,7 @@ from pymongo.database import Database
 import holdfast
 from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled, lifecycle
 from holdfast.message import ErrorInfo
-from holdfast.store import LeaseAsk, State, View
+from holdfast.store import Cut, LeaseAsk, State, View
 from holdfast.stores.mongo import layout
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.stores.mongo.settling import SMALL_BYTES
@@ -329,7 +329,7 @@ def test_nonsense_in_the_log_stops_no_reader_and_no_trimming(
     assert queue.settle(leases) == [Settled.ALREADY] * 3
     assert len(queue.replay(since=0)) == len(found)
     queue.purge()
-    hf.store.trim("orders", keep=3, limit=100)
+    hf.store.trim([Cut("orders", 100, keep=3)])
     clock.advance(3601)
     tick(hf)
     assert set(pages(hf, queue, State.LOG)) <= {2}

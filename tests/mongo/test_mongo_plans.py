@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, OtherQueue, State, View, partition_claim
+from holdfast.store import Cut, LeaseAsk, OtherQueue, State, View, partition_claim
 from holdfast.testing import ManualClock
 from servers import mongo
 from tests.plugins.stores import OwnServer
@@ -216,9 +216,14 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
         20,
     ),
     "trim": (
-        lambda hf, queue: hf.store.trim(queue.name, before=1, limit=100),
+        lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1)]),
         {"finished"},
-        100,
+        1,
+    ),
+    "queues with something overdue": (
+        lambda hf, queue: hf.store.queues(overdue=hf.context.clock.now() + 60_000),
+        {"leased"},
+        3,
     ),
     "stats": (lambda hf, queue: queue.stats(), {"ready", "delayed", "queue"}, 64),
     "depths": (

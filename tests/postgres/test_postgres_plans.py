@@ -18,7 +18,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import LeaseAsk, OtherQueue, State, View, partition_claim
+from holdfast.store import Cut, LeaseAsk, OtherQueue, State, View, partition_claim
 from holdfast.stores import open_store
 from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
@@ -227,7 +227,8 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "hold and finish": _hold_and_finish,
     "hold and release": _hold_and_release,
     "records": _records,
-    "trim": lambda hf, queue: hf.store.trim(queue.name, before=1, keep=10**6, limit=100),
+    "trim": lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1, keep=10**6)]),
+    "queues with something overdue": lambda hf, queue: hf.store.queues(overdue=0),
 }
 
 
@@ -262,6 +263,7 @@ KEPT_TO: dict[str, set[str]] = {
     store.PROMOTE: {"message_delayed"},
     store.BATCH: {"message_batch"},
     store.OVERDUE: {"message_leased"},
+    store.LATE_QUEUES: {"message_leased"},
     store.GET: {"message_pkey"},
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},

@@ -31,7 +31,7 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Event, LeaseAsk, State, View, partition_claim
+from holdfast.store import Cut, Event, LeaseAsk, State, View, partition_claim
 from holdfast.stores import open_store
 from holdfast.stores.damage import DAMAGED_CODE
 from holdfast.stores.redis import open_url
@@ -713,7 +713,7 @@ class Life:
             (False, self.release_dead),
             (False, lambda: self.hf.redrive("orders.dlq")),
             (True, lambda: self.pass_time(DAYS)),
-            (True, lambda: self.hf.store.trim("orders", keep=1, limit=100)),
+            (True, lambda: self.hf.store.trim([Cut("orders", 100, keep=1)])),
             (False, lambda: self.hf.store.tidy(self.clock.now(), log_before=None)),
             (True, lambda: self.send(30, [{"priority": 1}, {}, {"delay": 5, "ack_timeout": 9}])),
         ]

@@ -18,7 +18,7 @@ import holdfast
 from holdfast import Done, Holdfast, Outgoing, Queue, StoreError
 from holdfast.message import ErrorInfo, History, new_ids
 from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Event, LeaseAsk, State, View, partition_claim
+from holdfast.store import Cut, Event, LeaseAsk, State, View, partition_claim
 from holdfast.stores.redis import records, server, store
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.testing import ManualClock
@@ -274,8 +274,8 @@ def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     send(hf, queue)
     in_topic(hf)
     from_elsewhere(hf, queue)
-    hf.store.trim("orders", keep=3, limit=100)
-    hf.store.trim("orders", before=clock.now() + 1, limit=100)
+    hf.store.trim([Cut("orders", 100, keep=3)])
+    hf.store.trim([Cut("orders", 100, before=clock.now() + 1)])
     hf.store.tidy(clock.now(), log_before=None)
     yield "tidied"
     queue.lease(10, batch="left")

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
+from holdfast.store import Cut
 from holdfast.testing import ManualClock
 
 SHALLOW, DEEP = 1_000, 100_000
@@ -82,7 +83,8 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "delayed": lambda hf, queue: hf.store.browse(
         holdfast.store.View(queue.name, holdfast.State.DELAYED), None, 20, 0
     ),
-    "trim": lambda hf, queue: hf.store.trim(queue.name, before=1, keep=10**6, limit=100),
+    "trim": lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1, keep=10**6)]),
+    "queues with something overdue": lambda hf, queue: hf.store.queues(overdue=0),
 }
 
 

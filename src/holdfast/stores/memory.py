@@ -21,6 +21,7 @@ from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, 
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Cut,
     Depth,
     Enqueued,
     Entry,
@@ -111,9 +112,14 @@ class MemoryStore:
         with self._lock:
             return self._state.specs.get(name)
 
-    def queues(self) -> list[QueueSpec]:
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         with self._lock:
-            return [spec for _, spec in sorted(self._state.specs.items())]
+            specs = [spec for _, spec in sorted(self._state.specs.items())]
+            return [spec for spec in specs if overdue is None or self._is_late(spec, overdue)]
+
+    def _is_late(self, spec: QueueSpec, now: int) -> bool:
+        leases = (row.lease for row in self._held(spec.name))
+        return any(lease is not None and lease.deadline <= now for lease in leases)
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         with self._lock:
@@ -425,20 +431,21 @@ class MemoryStore:
         oldest = min(heads.values(), default=None)
         return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        return [self._trim(cut) for cut in cuts]
+
+    def _trim(self, cut: Cut) -> int:
         with self._lock:
-            log = self._state.log.get(queue, {})
+            log = self._state.log.get(cut.queue, {})
             oldest = sorted(
                 chain.from_iterable(log.values()), key=lambda d: (d.finished.finished_at, d.seq)
             )
-            over = 0 if keep is None else max(0, len(oldest) - keep)
+            over = 0 if cut.keep is None else max(0, len(oldest) - cut.keep)
             drop = [
                 done
                 for n, done in enumerate(oldest)
-                if n < over or (before is not None and done.finished.finished_at < before)
-            ][:limit]
+                if n < over or (cut.before is not None and done.finished.finished_at < cut.before)
+            ][: cut.limit]
             for done in drop:
                 log[done.finished.message.id].remove(done)
                 if not log[done.finished.message.id]:

@@ -19,8 +19,8 @@ BUGS = [
     mongo_bug(
         name="an ack of this process's own lease needs no token",
         where="Settling._finish_all",
-        old='held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": queue.q}',
-        new='held = {"_id": {"$in": ids}, "q": queue.q}',
+        old='held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": {"$in": qs}}',
+        new='held = {"_id": {"$in": ids}, "q": {"$in": qs}}',
         caught_by="faults/test_mongo_faults.py",
         test="test_an_ack_after_another_process_gave_the_message_back",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -93,6 +93,13 @@ class Queues:
         with self._db.translated():
             found = self._db.get(QUEUES).find({}).sort("_id", 1)
             return [_spec(doc) for doc in found]
+
+    def numbered(self, qs: Collection[int]) -> list[QueueSpec]:
+        """Those with these numbers, by name."""
+        if not qs:
+            return []
+        found = self._db.get(QUEUES).find({"qid": {"$in": list(qs)}}).sort("_id", 1)
+        return [_spec(doc) for doc in found]
 
     def put(self, specs: Sequence[QueueSpec]) -> bool:
         self._known.clear()

@@ -67,9 +67,8 @@ class Settling:
         self._session = session
         self._known = known
         self._counts: dict[int, Deltas] = defaultdict(Counter)
-        queue = known.get(self._moves[0].queue)
-        if self._remembered and session is not None and queue is not None:
-            return self._finish_all(self._remembered, queue)
+        if self._remembered and session is not None and self._are_there(self._remembered):
+            return self._finish_all(self._remembered)
         self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
         self._anew: list[Doc] = []
         self._once = len({move.id for move in self._moves}) == len(self._moves)
@@ -84,14 +83,23 @@ class Settling:
             self._write()
         return answers, self._counts
 
-    def _finish_all(self, docs: list[Doc], queue: Known) -> tuple[list[Settled], dict[int, Deltas]]:
-        """Acks of one queue, without reading anything: what is not held any more is not deleted."""
+    def _are_there(self, docs: list[Doc]) -> bool:
+        """Whether the queues that these were leased from are still the ones of that name."""
+        known = [self._known.get(move.queue) for move in self._moves]
+        pairs = zip(known, docs, strict=True)
+        return all(queue is not None and queue.q == doc["q"] for queue, doc in pairs)
+
+    def _finish_all(self, docs: list[Doc]) -> tuple[list[Settled], dict[int, Deltas]]:
+        """Acks, without reading anything: what is not held any more is not deleted."""
         messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
         by_token: dict[str, list[str]] = defaultdict(list)
+        by_queue: dict[int, list[Doc]] = defaultdict(list)
         for doc in docs:
             by_token[doc["tk"]].append(doc["_id"])
+            by_queue[doc["q"]].append(doc)
+        qs = list(by_queue)
         for token, ids in by_token.items():
-            held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": queue.q}
+            held = {"_id": {"$in": ids}, "tk": token, "st": LEASED, "q": {"$in": qs}}
             if messages.delete_many(held, session=self._session).deleted_count != len(ids):
                 raise Again
         wall, rows = clock.wall_ms(), list[Doc]()
@@ -103,10 +111,10 @@ class Settling:
                 rows.append(row)
         if rows and insert(log, rows, self._session):
             raise Again
-        n = len(docs)
-        self._counts[queue.q].update(moved(n, Counter(doc["pt"] for doc in docs), LEASED))
-        self._counts[queue.q][DONE] += n
-        return [Settled.APPLIED] * n, self._counts
+        for q, some in by_queue.items():
+            self._counts[q].update(moved(len(some), Counter(doc["pt"] for doc in some), LEASED))
+            self._counts[q][DONE] += len(some)
+        return [Settled.APPLIED] * len(docs), self._counts
 
     def _read_docs(self) -> dict[str, Doc]:
         keys: set[str] = set()

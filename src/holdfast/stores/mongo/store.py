@@ -22,6 +22,7 @@ from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, 
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Cut,
     Depth,
     Enqueued,
     Event,
@@ -195,8 +196,11 @@ class MongoStore:
         known = self._queues.look_up(name)
         return known.spec if known else None
 
-    def queues(self) -> list[QueueSpec]:
-        return self._queues.all()
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+        if overdue is None:
+            return self._queues.all()
+        with self._db.translated():
+            return self._queues.numbered(upkeep.late(self._db.get(MESSAGES), overdue))
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         gone = self._queues.delete(names, only_empty=only_empty)
@@ -580,12 +584,9 @@ class MongoStore:
 
     def _remembered(self, moves: Sequence[Transition]) -> list[Doc] | None:
         """The documents of a batch that this process leased and now acks, if it is no more."""
-        queue, found = moves[0].queue, self._leasing.remembered.take(moves)
+        found = self._leasing.remembered.take(moves)
         plain = all(
-            move.target is Target.DONE
-            and move.history is None
-            and move.overdue_at is None
-            and move.queue == queue
+            move.target is Target.DONE and move.history is None and move.overdue_at is None
             for move in moves
         )
         return found if plain and len(found) == len(moves) else None
@@ -845,13 +846,16 @@ class MongoStore:
                 new.append(row)
         return new
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        known = self._queues.look_up_all(cut.queue for cut in cuts)
+        there = {name: queue.q for name, queue in known.items() if queue is not None}
         with self._db.translated():
-            return upkeep.trim(
-                self._db.get(LOG), self._queues.must_exist(queue).q, before, keep, limit
-            )
+            log = self._db.get(LOG)
+            wanted = upkeep.to_trim(log, [(there[c.queue], c) for c in cuts if c.queue in there])
+            return [
+                upkeep.trim(log, there[cut.queue], cut) if there.get(cut.queue) in wanted else 0
+                for cut in cuts
+            ]
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Put the counts right, end what deleting a queue began, keep the log's own time-out."""

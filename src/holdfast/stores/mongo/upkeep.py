@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from bson import Timestamp
@@ -12,6 +13,7 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 
 from holdfast import clock
 from holdfast.message import PRIORITY_MAX
+from holdfast.store import Cut
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.layout import (
     COUNTS,
@@ -69,20 +71,51 @@ def bury(db: Connections) -> None:
             meta.delete_one({"_id": grave["_id"]})
 
 
-def trim(log: Collection[Doc], q: int, before: int | None, keep: int | None, limit: int) -> int:
+def late(messages: Collection[Doc], now: int) -> list[int]:
+    """The numbers of the queues with overdue leases: one look into the index `leased` for each
+    queue that has leases."""
+    leased: Doc = {"q": {"$gte": 0}, "st": LEASED, "dl": {"$gte": 0}}
+    first: list[Doc] = [
+        {"$match": leased},
+        {"$sort": {"q": 1, "st": 1, "dl": 1, "sq": 1}},
+        {"$group": {"_id": "$q", "dl": {"$first": "$dl"}}},
+        {"$match": {"dl": {"$lte": now}}},
+    ]
+    return [doc["_id"] for doc in messages.aggregate(first)]
+
+
+def to_trim(log: Collection[Doc], cuts: Sequence[tuple[int, Cut]]) -> set[int]:
+    """Of queues by number: those whose logs may have rows to drop. One look into the index
+    `finished` for each."""
+    wanted = {q for q, cut in cuts if cut.keep is not None}
+    old: dict[int, list[int]] = defaultdict(list)
+    for q, cut in cuts:
+        if cut.before is not None and q not in wanted:
+            old[cut.before].append(q)
+    for before, qs in old.items():
+        first: list[Doc] = [
+            {"$match": {"q": {"$in": qs}, "fa": {"$gte": 0, "$lt": before}}},
+            {"$sort": {"q": 1, "fa": 1, "sq": 1}},
+            {"$group": {"_id": "$q", "fa": {"$first": "$fa"}}},
+        ]
+        wanted |= {doc["_id"] for doc in log.aggregate(first)}
+    return wanted
+
+
+def trim(log: Collection[Doc], q: int, cut: Cut) -> int:
     order = [("fa", 1), ("sq", 1)]
     # Of the rows that say in numbers when they finished; see `holdfast doctor` for others.
     rows, fields = {"q": q, "fa": {"$gte": 0}}, {"fa": 1, "sq": 1}
     over: tuple[int, int] | None = None
-    if keep is not None:
+    if cut.keep is not None:
         newest = log.find(rows, fields).sort([(name, -1) for name, _ in order])
-        for doc in newest.skip(keep).limit(1):
+        for doc in newest.skip(cut.keep).limit(1):
             over = _finished(doc)
-    if over is None and before is None:
+    if over is None and cut.before is None:
         return 0
     ids: list[str] = []
-    for doc in log.find(rows, fields).sort(order).limit(limit):
-        old = before is not None and doc["fa"] < before
+    for doc in log.find(rows, fields).sort(order).limit(cut.limit):
+        old = cut.before is not None and doc["fa"] < cut.before
         if not old and (over is None or _finished(doc) > over):
             break
         ids.append(doc["_id"])

@@ -315,6 +315,18 @@ SPEC = """
 SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
 FROM holdfast.queue
 """
+# Index message_leased, one step for each queue that has leases.
+LATE_QUEUES = f"""
+WITH RECURSIVE held AS (
+  (SELECT qid, deadline FROM holdfast.message WHERE state = 2
+   ORDER BY qid, deadline, seq LIMIT 1)
+  UNION ALL
+  SELECT next.qid, next.deadline FROM held CROSS JOIN LATERAL (
+    SELECT m.qid, m.deadline FROM holdfast.message m WHERE m.state = 2 AND m.qid > held.qid
+    ORDER BY m.qid, m.deadline, m.seq LIMIT 1) next
+)
+{SPEC} WHERE qid = ANY (ARRAY(SELECT qid FROM held WHERE deadline <= %(now)s)) ORDER BY name
+"""
 END = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM holdfast.seq"
 
 DEPTHS = """
@@ -388,6 +400,20 @@ WHERE c.owner = excluded.owner OR c.expires_at <= %(now)s
 RETURNING epoch
 """
 CLAIMS = "SELECT name, owner, epoch, expires_at FROM holdfast.claim WHERE name = ANY(%(names)s)"
+# Index log_finished, in the days up to `before` only. Which of the queues have rows that may go,
+# and how many of them because there are too many.
+TO_TRIM = """
+SELECT n, qid, over FROM (
+  SELECT a.n, q.qid, a.before, CASE WHEN a.keep IS NULL THEN 0 ELSE greatest(0, (
+      SELECT coalesce(sum(logged), 0) FROM holdfast.delta d WHERE d.qid = q.qid
+    )::bigint - a.keep) END AS over
+  FROM unnest(%(names)s::text[], %(befores)s::bigint[], %(keeps)s::bigint[])
+    WITH ORDINALITY AS a (name, before, keep, n)
+  JOIN holdfast.queue q ON q.name = a.name
+) asked
+WHERE over > 0 OR EXISTS (
+  SELECT 1 FROM holdfast.log l WHERE l.qid = asked.qid AND l.finished_at < asked.before)
+"""
 # Index log_finished.
 OLDEST = """
 SELECT finished_at, seq FROM holdfast.log WHERE qid = %(qid)s

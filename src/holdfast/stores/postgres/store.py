@@ -30,6 +30,7 @@ from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_
 from holdfast.policy import Policy
 from holdfast.store import (
     Claim,
+    Cut,
     Depth,
     Enqueued,
     Event,
@@ -87,6 +88,7 @@ from holdfast.stores.postgres.statements import (
     HOLD_OWNED_PARTS,
     HOLD_PARTS,
     HOLDS,
+    LATE_QUEUES,
     LEASE,
     LEASE_ABOVE,
     LEASE_MANY,
@@ -110,6 +112,7 @@ from holdfast.stores.postgres.statements import (
     SPLIT_NEW,
     TAKE_BACK,
     THERE,
+    TO_TRIM,
     TRIM,
 )
 from holdfast.stores.postgres.url import where
@@ -274,7 +277,9 @@ class PostgresStore:
         known = self._look_up(name)
         return known.spec if known else None
 
-    def queues(self) -> list[QueueSpec]:
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+        if overdue is not None:
+            return [_spec(row) for row in self._run(LATE_QUEUES, {"now": overdue})]
         return [_spec(row) for row in self._run(SPEC + " ORDER BY name", {})]
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
@@ -676,23 +681,28 @@ class PostgresStore:
             raise QueueNotFound(f"no queue {queue!r}")
         return new
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
-        qid = self._must_exist(queue).qid
-        over = 0
-        if keep is not None:
-            held = "SELECT coalesce(sum(logged), 0)::bigint FROM holdfast.delta WHERE qid = %(qid)s"
-            over = max(0, self._run(held, {"qid": qid})[0][0] - keep)
-        if not over and before is None:
-            return 0
-        oldest = self._run(OLDEST, {"qid": qid, "limit": limit})
-        drop = [row for n, row in enumerate(oldest) if n < over or (before or 0) > row[0]]
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        if not cuts:
+            return []
+        bind = {
+            "names": [cut.queue for cut in cuts],
+            "befores": [cut.before for cut in cuts],
+            "keeps": [cut.keep for cut in cuts],
+        }
+        dropped = [0] * len(cuts)
+        n: int
+        for n, qid, over in self._run(TO_TRIM, bind):
+            dropped[n - 1] = self._trim(cuts[n - 1], qid, over)
+        return dropped
+
+    def _trim(self, cut: Cut, qid: int, over: int) -> int:
+        oldest = self._run(OLDEST, {"qid": qid, "limit": cut.limit})
+        drop = [row for n, row in enumerate(oldest) if n < over or (cut.before or 0) > row[0]]
         if not drop:
             return 0
         finished_at, seq = drop[-1]
 
-        def cut(db: Connection) -> int:
+        def delete(db: Connection) -> int:
             bind = {"qid": qid, "finished_at": finished_at, "seq": seq}
             gone = db.execute(self._sql(TRIM), bind).fetchall()
             counts = Counts()
@@ -701,7 +711,7 @@ class PostgresStore:
             counts.write(db, self._sql(settle.COUNT))
             return len(gone)
 
-        return self._db.run(cut)
+        return self._db.run(delete)
 
     def purge(self, queue: str, limit: int) -> int:
         qid = self._must_exist(queue).qid

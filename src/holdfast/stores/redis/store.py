@@ -27,6 +27,7 @@ from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Cut,
     Depth,
     Enqueued,
     Event,
@@ -84,6 +85,8 @@ SPEC_S = 0.25
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
 CONSUMER_IDLE_MS = 3_600_000
 CONSUMERS_EVERY_S = 300.0
+CONSUMERS_STEP = 100
+"""Homes whose consumers one tick looks at."""
 ENQUEUE = load("enqueue")
 LEASE = load("lease")
 SETTLE = load("settle")
@@ -101,6 +104,7 @@ PUBLISH = load("publish")
 DEPTHS = load("depths")
 WAITING = load("waiting")
 READY = load("ready")
+LATE = load("late")
 TRIES = 20
 LOOK_SHARE = 50
 """Looking at many queues takes an idle waiter at most one part in this many of the time: whatever
@@ -226,14 +230,31 @@ class RedisStore:
             self._known[name] = (spec, clock.monotonic() + SPEC_S)
         return spec
 
-    def queues(self) -> list[QueueSpec]:
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
-        self._known.clear()
+        if overdue is None:
+            self._known.clear()
+        else:
+            names = self._late(names, overdue)
         if not names:
             return []
         stored = self._db.run_each([self._spec_words(name) for name in names])
         found = (self._note(name, fields) for name, fields in zip(names, stored, strict=True))
         return [spec for spec in found if spec is not None]
+
+    def _late(self, names: Sequence[str], now: int) -> list[str]:
+        """Those with overdue leases: one round trip to each node."""
+        chunks = self._look_chunks(names, range(len(names)))
+        calls: list[tuple[list[str], list[Arg]]] = [
+            ([self._keys.of(names[n]).key("d" + flag_of(names[n])) for n in chunk], [now])
+            for chunk in chunks
+        ]
+        late: list[int] = []
+        for chunk, told in zip(chunks, self._db.scripts(LATE, calls), strict=True):
+            if isinstance(told, HoldfastError):
+                raise told
+            late += (chunk[at - 1] for at in told)
+        return [names[n] for n in sorted(late)]
 
     def _homes(self) -> list[str]:
         return sorted(name.decode() for name in self._db.run("SMEMBERS", self._keys.homes))
@@ -819,29 +840,54 @@ class RedisStore:
             new += answer[1]
         return new
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
-        home, flag, dropped = self._home(queue), flag_of(queue), 0
-        keys = [home.key(kind) for kind in ("c", "log" + flag, "li" + flag)]
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        """The first step drops at most one row of each: who has none to drop, costs no more."""
+        answers = self._db.scripts(TRIM, [self._trim_call(cut, min(1, cut.limit)) for cut in cuts])
+        refused = next((told for told in answers if isinstance(told, HoldfastError)), None)
+        if refused is not None:
+            raise refused
+        return [
+            n if n == 0 else n + self._trim_rest(cut, cut.limit - n)
+            for cut, n in zip(cuts, answers, strict=True)
+        ]
+
+    def _trim_rest(self, cut: Cut, limit: int) -> int:
+        dropped = 0
         while dropped < limit:
             wanted = min(CHUNK, limit - dropped)
-            args = [flag, wanted, before or 0, -1 if keep is None else keep]
-            n = self._db.script(TRIM, keys, args)
+            n = self._db.script(TRIM, *self._trim_call(cut, wanted))
             dropped += n
             if n < wanted:
                 break
         return dropped
 
+    def _trim_call(self, cut: Cut, limit: int) -> tuple[list[str], list[Arg]]:
+        home, flag = self._keys.of(cut.queue), flag_of(cut.queue)
+        keys = [home.key(kind) for kind in ("c", "log" + flag, "li" + flag)]
+        return keys, [flag, limit, cut.before or 0, -1 if cut.keep is None else cut.keep]
+
     def tidy(self, now: int, *, log_before: int | None) -> None:
         """Forget consumers that are long gone; carry out moves that were left behind."""
-        for name in self._homes():
-            if clock.monotonic() - self._looked_at.get(name, float("-inf")) > CONSUMERS_EVERY_S:
-                self._looked_at[name] = clock.monotonic()
-                parts = self._db.run("HGET", self._keys.of(name).key("c"), "parts")
-                home = self._keys.home(name, int(parts or 1))
-                self._db.script(CONSUMERS, [home.key("c"), *home.streams], [CONSUMER_IDLE_MS])
+        self._forget_consumers()
         self._mover.finish(before=now - LEFT_MS)
+
+    def _forget_consumers(self) -> None:
+        long_ago = clock.monotonic() - CONSUMERS_EVERY_S
+        at = {name: self._looked_at.get(name, float("-inf")) for name in self._homes()}
+        names = sorted((name for name in at if at[name] < long_ago), key=lambda name: at[name])
+        names = names[:CONSUMERS_STEP]
+        if not names:
+            return
+        self._looked_at = at | dict.fromkeys(names, clock.monotonic())
+        asked = [("HGET", self._keys.of(name).key("c"), "parts") for name in names]
+        parts = self._db.run_each(asked)
+        homes = [self._keys.home(name, int(n or 1)) for name, n in zip(names, parts, strict=True)]
+        calls: list[tuple[list[str], list[Arg]]] = [
+            ([home.key("c"), *home.streams], [CONSUMER_IDLE_MS]) for home in homes
+        ]
+        for told in self._db.scripts(CONSUMERS, calls):
+            if isinstance(told, HoldfastError):
+                raise told
 
     def purge(self, queue: str, limit: int) -> int:
         dropped = 0

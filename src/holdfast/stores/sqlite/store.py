@@ -27,6 +27,7 @@ from holdfast.policy import Policy
 from holdfast.store import (
     NO_DEADLINE,
     Claim,
+    Cut,
     Depth,
     Enqueued,
     Event,
@@ -235,8 +236,10 @@ class SQLiteStore:
             row = db.execute(_SPECS + " WHERE name = ?", (name,)).fetchone()
         return _spec(row) if row else None
 
-    def queues(self) -> list[QueueSpec]:
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         with self._db.read() as db:
+            if overdue is not None:
+                return [_spec(row) for row in db.execute(LATE_QUEUES, (overdue,))]
             return [_spec(row) for row in db.execute(_SPECS + " ORDER BY name")]
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
@@ -418,22 +421,27 @@ class SQLiteStore:
         with self._writing(quiet=True) as db:
             return settle.restore(db, _must_exist(db, queue), rows)
 
-    def trim(
-        self, queue: str, *, before: int | None = None, keep: int | None = None, limit: int
-    ) -> int:
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        with self._db.read() as db:  # to write costs more, and keeps others waiting
+            wanted = [_has_too_much(db, cut) for cut in cuts]
+        return [
+            self._trim(cut) if too_much else 0 for cut, too_much in zip(cuts, wanted, strict=True)
+        ]
+
+    def _trim(self, cut: Cut) -> int:
         with self._writing(quiet=True) as db:
-            qid = _must_exist(db, queue)
-            (held,) = db.execute(
-                "SELECT coalesce(sum(logged), 0) FROM holdfast_depth WHERE qid = ?", (qid,)
-            ).fetchone()
-            over = 0 if keep is None else max(0, held - keep)
+            found = db.execute(LOGGED_OF, (cut.queue,)).fetchone()
+            if found is None:
+                return 0
+            qid, _, held = found
+            over = 0 if cut.keep is None else max(0, held - cut.keep)
             dropped = db.execute(
                 "DELETE FROM holdfast_log WHERE seq IN (SELECT seq FROM ("
                 "SELECT seq, finished_at, row_number() OVER (ORDER BY finished_at, seq) AS n "
                 "FROM (SELECT seq, finished_at FROM holdfast_log WHERE qid = :qid "
                 "ORDER BY finished_at, seq LIMIT :limit)) WHERE n <= :over OR finished_at < :before"
                 ") RETURNING part",
-                {"qid": qid, "limit": limit, "over": over, "before": before or 0},
+                {"qid": qid, "limit": cut.limit, "over": over, "before": cut.before or 0},
             ).fetchall()
             counts = Counts()
             for (part,) in dropped:
@@ -621,6 +629,26 @@ def _version(db: sqlite3.Cursor) -> int:
 _SPECS = """
 SELECT name, partitions, policy, paused, created_at, revision, ordered, starts FROM holdfast_queue
 """
+# Index holdfast_leased, one step for each queue that has leases.
+LATE_QUEUES = f"""
+WITH RECURSIVE held (qid) AS (
+  SELECT min(qid) FROM holdfast_message WHERE state = 2
+  UNION ALL
+  SELECT (SELECT min(qid) FROM holdfast_message m WHERE m.state = 2 AND m.qid > held.qid)
+  FROM held WHERE qid IS NOT NULL
+)
+{_SPECS} WHERE qid IN (
+  SELECT qid FROM held
+  WHERE (SELECT min(deadline) FROM holdfast_message m WHERE m.state = 2 AND m.qid = held.qid) <= ?
+) ORDER BY name
+"""
+# Index holdfast_log_finished. When the oldest row of a log finished, and how many rows there are.
+LOGGED_OF = """
+SELECT qid,
+  (SELECT min(finished_at) FROM holdfast_log l WHERE l.qid = q.qid),
+  (SELECT coalesce(sum(logged), 0) FROM holdfast_depth d WHERE d.qid = q.qid)
+FROM holdfast_queue q WHERE name = ?
+"""
 _REVISIONS = "SELECT name, revision FROM holdfast_queue"
 _PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -649,6 +677,15 @@ def _qid(db: sqlite3.Cursor, name: str) -> int:
         if row is not None:
             return row[0] // 2 * 2 + is_dlq(name)
     return next_number(db, "home", 1) * 2 + is_dlq(name)
+
+
+def _has_too_much(db: sqlite3.Cursor, cut: Cut) -> bool:
+    found = db.execute(LOGGED_OF, (cut.queue,)).fetchone()
+    if found is None:
+        return False
+    _, oldest, held = found
+    old = cut.before is not None and oldest is not None and oldest < cut.before
+    return old or (cut.keep is not None and held > cut.keep)
 
 
 def _must_exist(db: sqlite3.Cursor, queue: str) -> int:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from holdfast import (
@@ -20,6 +18,7 @@ from holdfast import (
     Queue,
 )
 from holdfast.message import History
+from holdfast.store import Cut
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import whereabouts
 
@@ -162,9 +161,9 @@ def test_the_log_is_trimmed_in_bounded_steps(
     queue.enqueue_many(range(25))
     queue.settle(queue.lease(25))
     now = clock.now()
-    trim: Any = hf.store.trim
-    assert trim("orders", before=now, limit=10) == 0  # finished_at < before
-    assert [trim("orders", before=now + 1, limit=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert hf.store.trim([Cut("orders", 10, before=now)]) == [0]  # finished_at < before
+    all_of_it = [Cut("orders", 10, before=now + 1)]
+    assert [hf.store.trim(all_of_it)[0] for _ in range(4)] == [10, 10, 5, 0]
 
 
 @pytest.mark.promise("LOG-4")

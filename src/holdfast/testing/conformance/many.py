@@ -1,4 +1,4 @@
-"""Leasing from many queues at once, and workers that have many."""
+"""Leasing from many queues at once; workers that have many; sweeps of many."""
 
 # pyright: basic
 
@@ -13,9 +13,13 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Lease, Outgoing, Queue, Settled
+from holdfast import Holdfast, Lease, Outgoing, Queue, Settled, sweeper
+from holdfast.errors import StoreError
+from holdfast.expiry import Swept
 from holdfast.leaser import FEW, LOOKS, SHARE, Leaser, Specs
-from holdfast.store import LeaseAsk, OtherQueue, Store
+from holdfast.settings import Settings
+from holdfast.store import Cut, LeaseAsk, OtherQueue, Store
+from holdfast.sweeper import Sweeper
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory
 
@@ -282,8 +286,37 @@ def test_a_turn_costs_as_many_calls_for_many_queues_as_for_few(
         specs.policies([queue.name for queue in some])
         assert len(leases) == n
         calls = Counter(counted.calls)
-        assert calls.pop("overdue", 0) <= LOOKS
-        assert calls == {"queues": 1, "lease": 1}
+        # One to read the settings, one to ask which queues have overdue messages.
+        assert calls == {"queues": 2, "lease": 1}
+
+
+@pytest.mark.promise("OVERDUE-2")
+def test_turns_put_back_what_is_overdue_a_few_queues_at_a_time(
+    counted: Counted, clock: ManualClock
+) -> None:
+    hf = holdfast.connect(cast(Store, counted), clock=clock)
+    queues = make(hf, LOOKS + 3)
+    for queue in queues:
+        queue.enqueue(queue.name)
+        queue.lease(owner="gone")
+    *left, deleted = queues
+    specs = Specs(hf.context, [queue.name for queue in queues])
+    specs.read()
+    leaser = Leaser(hf.context, specs)
+    assert leaser.lease(queues, 100) == []
+    clock.advance(30)
+    counted.calls.clear()
+    found = {lease.message.payload for lease in leaser.lease(queues, 100)}
+    assert len(found) == counted.calls.count("overdue") == LOOKS
+    deleted.delete(force=True)
+    found |= {lease.message.payload for lease in leaser.lease(left, 100)}
+    assert found >= {queue.name for queue in left}
+    counted.calls.clear()
+    assert leaser.lease(left, 100) == []  # asked within the same second
+    assert counted.calls.count("overdue") == counted.calls.count("queues") == 0
+    clock.advance(1)
+    assert leaser.lease(left, 100) == []
+    assert (counted.calls.count("overdue"), counted.calls.count("queues")) == (0, 1)
 
 
 def test_a_deep_queue_keeps_no_other_from_its_turn(hf: Holdfast, clock: ManualClock) -> None:
@@ -350,3 +383,156 @@ def test_a_worker_that_is_full_asks_nothing(store_factory: StoreFactory) -> None
         go_on.set()
         running.join()
     assert sum(queue.stats().done for queue in queues) == 2 * len(queues)
+
+
+def finish(queue: Queue, n: int) -> None:
+    queue.enqueue_many(range(n))
+    queue.settle(queue.lease(n))
+
+
+def logged(queue: Queue) -> int:
+    return len(list(queue.log()))
+
+
+@pytest.mark.promise("OVERDUE-4")
+def test_queues_are_found_by_what_is_overdue_in_them(hf: Holdfast, clock: ManualClock) -> None:
+    early, held, idle, late, over = make(hf, 5, ack_timeout=30, max_attempts=1)
+    for queue in (early, held, late, over):
+        queue.enqueue_many(range(3))
+    late.lease(2)
+    held.lease()
+    held.extend(held.lease()[0], 60)
+    over.nack(over.lease()[0])
+    over.dlq.lease()
+    over.lease()
+    clock.advance(0.001)
+    early.lease()
+
+    def names(ahead_ms: int) -> list[str]:
+        found = hf.store.queues(overdue=clock.now() + ahead_ms)
+        assert found == [hf.store.get_queue(spec.name) for spec in found]
+        return [spec.name for spec in found]
+
+    assert names(29_998) == []
+    assert names(29_999) == [held.name, late.name, over.name, over.dlq.name]
+    assert names(30_000) == [early.name, held.name, late.name, over.name, over.dlq.name]
+    late.delete(force=True)
+    assert names(30_000) == [early.name, held.name, over.name, over.dlq.name]
+    ask = LeaseAsk(idle.name, 10, "me", secrets.token_hex(8), TIMEOUT_MS, batch="held")
+    idle.enqueue("held without a deadline")
+    assert hf.store.hold(ask, clock.now()) == 1
+    assert names(10**9) == [early.name, held.name, over.name, over.dlq.name]
+
+
+@pytest.mark.promise("OVERDUE-4")
+def test_an_overdue_message_in_one_of_many_queues_comes_back(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    queues = make(hf, 30)
+    for queue in queues:
+        queue.enqueue_many(Outgoing(n, ack_timeout=3600) for n in range(3))
+        assert len(queue.lease(3)) == 3
+    queues[17].enqueue("late", ack_timeout=1)
+    queues[17].lease()
+    sweeper = Sweeper(hf.context, Settings())
+    assert sweeper.tick() == Swept()
+    clock.advance(1)
+    assert sweeper.tick() == Swept(requeued=1)
+    assert [lease.message.payload for lease in queues[17].lease()] == ["late"]
+
+
+@pytest.mark.promise("OVERDUE-7")
+def test_an_idle_tick_makes_as_many_calls_for_many_queues_as_for_few(
+    counted: Counted, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "TRIM_QUEUES", 5)
+    hf = holdfast.connect(cast(Store, counted), clock=clock)
+    mine, seen = Sweeper(hf.context, Settings()), list[Counter[str]]()
+    for n in (3, 30):
+        for queue in make(hf, n):
+            finish(queue, 2)
+            queue.enqueue("leased", ack_timeout=3600)
+            queue.lease()
+        counted.calls.clear()
+        assert mine.tick() == Swept()
+        seen.append(Counter(counted.calls))
+    few, many = seen
+    assert few == many
+    assert (many["queues"], many["overdue"], many["trim"]) == (2, 0, 1)
+    counted.calls.clear()
+    hf.store.claim(sweeper.LOCK, "another", 60_000, clock.now())
+    assert mine.tick() == Swept()
+    assert counted.calls.count("queues") == 1
+
+
+@pytest.mark.promise("LOG-4")
+def test_ticks_trim_all_queues_in_turn(
+    hf: Holdfast, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "TRIM_QUEUES", 2)
+    queues = make(hf, 3, retention=60)
+    mine = Sweeper(hf.context, Settings())
+    for _ in range(2):  # the second round begins where the first one did
+        for n, queue in enumerate(queues):
+            finish(queue, n + 1)
+        clock.advance(61)
+        left = [[logged(queue) for queue in queues]]
+        # Each queue comes with its dead letters.
+        for _ in queues:
+            mine.tick()
+            left.append([logged(queue) for queue in queues])
+        assert left == [[1, 2, 3], [0, 2, 3], [0, 0, 3], [0, 0, 0]]
+        mine.tick()  # the end of the round
+    for n, queue in enumerate(queues):
+        finish(queue, n + 1)
+    clock.advance(61)
+    assert hf.sweep() == Swept(trimmed=6)
+
+
+@pytest.mark.promise("LOG-4")
+def test_a_trim_answers_for_each_queue(hf: Holdfast, clock: ManualClock) -> None:
+    first, gone, second, third = make(hf, 4)
+    for n, queue in enumerate((first, gone, second, third)):
+        finish(queue, 4 + n)
+    gone.delete(force=True)
+    now = clock.now() + 1
+    cuts = [
+        Cut(first.name, 100, before=now),
+        Cut(gone.name, 100, before=now),
+        Cut(second.name, 2, keep=1),
+        Cut("missing", 100, keep=0),
+        Cut(third.name, 100, before=now - 1, keep=100),
+        Cut(first.dlq.name, 100, before=now, keep=0),
+    ]
+    assert hf.store.trim(cuts) == [4, 0, 2, 0, 0, 0]
+    assert [logged(queue) for queue in (first, second, third)] == [0, 4, 7]
+    assert hf.store.trim(cuts) == [0, 0, 2, 0, 0, 0]
+    assert hf.store.trim([]) == []
+
+
+@pytest.mark.promise("OVERDUE-7")
+def test_a_queue_that_fails_keeps_no_other_from_being_swept(
+    hf: Holdfast, clock: ManualClock, store: Store
+) -> None:
+    queues = make(hf, 3, retention=10)
+    for queue in queues:
+        finish(queue, 1)
+        queue.enqueue("late")
+        queue.lease()
+    clock.advance(60)
+    damaged = queues[0].name
+
+    class Damaged:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def overdue(self, queue: str, *args: Any) -> list[Lease]:
+            if queue == damaged:
+                raise StoreError("a row that nobody can read")
+            return store.overdue(queue, *args)
+
+    broken = holdfast.connect(cast(Store, Damaged()), clock=clock)
+    with pytest.raises(StoreError, match="nobody can read"):
+        Sweeper(broken.context, Settings()).tick()
+    assert [queue.stats().ready for queue in queues] == [0, 1, 1]
+    assert [logged(queue) for queue in queues] == [0, 0, 0]
