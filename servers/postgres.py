@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import time
 import warnings
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from urllib.parse import urlsplit
 
 from servers import base
 from servers.base import HOST, START_S, Guard, Missing, free_port
@@ -136,6 +139,19 @@ def drop_schema(url: str, schema: str) -> None:
 
     with psycopg.connect(url.partition("?")[0], autocommit=True) as db:
         db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@contextmanager
+def own_database(url: str) -> Iterator[str]:
+    """An empty database on this server. A transaction in another one keeps no dead row of it."""
+    import psycopg
+
+    address, mark, options = url.partition("?")
+    name = f"holdfast_test_{secrets.token_hex(6)}"
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}")
+        yield urlsplit(address)._replace(path=f"/{name}").geturl() + mark + options
+        db.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _initialised(data: Path, version: int) -> tuple[str | None, Path]:
