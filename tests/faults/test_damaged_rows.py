@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Fail, Holdfast, Queue
+from holdfast import Fail, Holdfast, Outgoing, Queue, Release, Retry
 from holdfast.cli import checks
 from holdfast.metrics import Metrics
 from holdfast.stores import damage, open_store
@@ -196,3 +196,92 @@ def test_a_column_of_another_type_stops_nothing(
     assert damage.DAMAGED_CODE in {error.code for error in dead[odd.id].errors}
     assert hf.redrive("orders.dlq").redriven == 3
     assert queue.stats().ready == 3
+
+
+NOTES = {
+    "nothing": b"",
+    "a word": b"hello",
+    "no text": b"\xff\xfe\x00",
+    "a part of a note": b"W 0 0 0 100000000000001",
+    "a queue and a lane that there are not": (
+        b"W 7 0 12 100000000000001 100000000000001 0 1 - - - - -"
+    ),
+    "numbers of 40 digits": b"W 0 0 0 100000000000001 100000000000001 "
+    + b"9" * 40
+    + b" 1 - - - - -",
+    "the token of another message": b"100000000000001" + b"0" * 36 + b".0.0.call",
+    "gone": None,
+}
+"""What somebody wrote over the note of where a message is."""
+
+
+@pytest.fixture
+def misplace(hf: Holdfast) -> Callable[[str, bytes | None], None]:
+    def write(id: str, note: bytes | None) -> None:
+        store: Any = hf.store
+        key = store._keys.home("orders", 1).key("x")
+        if note is None:
+            store._db.run("HDEL", key, id)
+        else:
+            store._db.run("HSET", key, id, note)
+
+    return write
+
+
+Misplace = Callable[[str, bytes | None], None]
+
+
+@pytest.mark.parametrize("store_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("kind", NOTES)
+def test_a_damaged_note_of_where_a_message_is_stops_nothing(
+    hf: Holdfast, clock: ManualClock, misplace: Misplace, kind: str
+) -> None:
+    """In each place where a message can be: it is found there, and noted again."""
+    queue, note = hf.queue("orders", max_attempts=9), NOTES[kind]
+    sent = queue.enqueue_many([Outgoing(name, priority=3) for name in ("first", "odd", "last")])
+    ids = [message.id for message in sent]
+    odd = ids[1]
+
+    def check(state: str) -> None:
+        misplace(odd, note)
+        assert [entry.message.id for entry in queue.browse(state)] == ids
+        assert damage.DAMAGED_CODE in {error.code for error in queue.get(odd).errors}
+        misplace(odd, note)
+
+    leases = queue.lease(3)
+    check("leased")
+    clock.advance(31)
+    assert hf.sweep().requeued == 3
+    misplace(odd, note)
+    leases = queue.lease(3)
+    assert [lease.id for lease in leases] == ids
+    check("leased")
+    outcome = Retry("later", delay=60)
+    assert queue.settle([(lease, outcome) for lease in leases]) == ["applied"] * 3
+    check("delayed")
+    clock.advance(60)
+    leases = queue.lease(3)
+    assert sorted(lease.id for lease in leases) == sorted(ids)
+    misplace(odd, note)
+    assert queue.settle([(lease, Release()) for lease in leases]) == ["applied"] * 3
+    assert hf.store.depths("orders", clock.now())[0].ready == 3
+    leases = queue.lease(3)
+    assert queue.settle([(lease, Fail("bad")) for lease in leases]) == ["applied"] * 3
+    misplace(odd, note)
+    assert [entry.message.id for entry in queue.dlq.browse("ready")] == ids
+    leases = queue.dlq.lease(3)
+    misplace(odd, note)
+    assert queue.dlq.settle([(lease, Release()) for lease in leases]) == ["applied"] * 3
+    misplace(odd, note)
+    assert hf.redrive("orders.dlq").redriven == 3
+    leases = queue.lease(3)
+    misplace(odd, note)
+    assert queue.settle(leases) == ["applied"] * 3
+    assert sorted(row.message.id for row in queue.log()) == sorted(ids)
+    stats = queue.stats()
+    assert (stats.ready, stats.leased, stats.delayed, stats.dead, stats.done) == (0, 0, 0, 0, 3)
+    assert {id for _, id in damage._seen} == {odd}
+    db = hf.store._db  # pyright: ignore
+    home = hf.store._keys.home("orders", 1)  # pyright: ignore
+    for left in ("m", "x", "e", "k", "kn", "d0", "z0", "d1", "z1"):
+        assert db.run("EXISTS", home.key(left)) == 0, left

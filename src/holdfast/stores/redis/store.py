@@ -45,6 +45,7 @@ from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
+from holdfast.stores.redis.mending import Mender
 from holdfast.stores.redis.moves import (
     ANSWERS,
     CHUNK,
@@ -138,6 +139,7 @@ class RedisStore:
         self._looked: _Looked | None = None
         self._news = ""
         self._looked_at: dict[str, float] = {}
+        self._db.mend = Mender(self._db, self._keys).mend
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
         self._known: dict[str, tuple[QueueSpec, float]] = {}

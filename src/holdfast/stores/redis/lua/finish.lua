@@ -70,7 +70,7 @@ for i = 1, #ids do
       --#include rows
       parse = read
     end
-    local row = parse(state)
+    local row = parse(state, id)
     if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
       parts[row.part] = (parts[row.part] or 0) + 1
