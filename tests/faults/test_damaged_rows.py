@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Fail, Holdfast, Outgoing, Queue, Release, Retry
+from holdfast import Fail, Holdfast, Lease, Outgoing, Queue, Release, Retry
 from holdfast.cli import checks
 from holdfast.metrics import Metrics
 from holdfast.stores import damage, open_store
@@ -285,3 +287,143 @@ def test_a_damaged_note_of_where_a_message_is_stops_nothing(
     home = hf.store._keys.home("orders", 1)  # pyright: ignore
     for left in ("m", "x", "e", "k", "kn", "d0", "z0", "d1", "z1"):
         assert db.run("EXISTS", home.key(left)) == 0, left
+
+
+VALUES = {
+    "a text": "'oops'",
+    "bytes that are no UTF-8": "CAST(x'fffe41' AS TEXT)",
+    "a BLOB": "x'fffe'",
+    "a fraction": "1.5",
+    "below zero": "-1",
+    "a huge number": "4611686018427387905",
+    "nothing": "NULL",
+}
+COLUMNS_OF = {
+    "holdfast_message": (  # noqa: SIM905
+        "home qid state part lane place available_at attempts lease deadline id priority key type "
+        "content_type headers enqueued_at ack_timeout max_attempts backoff history first_leased_at "
+        "token verb batch body"
+    ).split(),
+    "holdfast_lease": ["call", "owner", "leased_at", "open"],
+    "holdfast_log": (  # noqa: SIM905
+        "qid finished_at status id part priority key type content_type headers enqueued_at "
+        "available_at attempts ack_timeout max_attempts backoff history first_leased_at leased_at "
+        "owner lease verb result body"
+    ).split(),
+}
+
+
+@pytest.fixture
+def spoil(hf: Holdfast) -> Callable[[str, str, str, str], None]:
+    """Overwrite a column of one message, of the lease that holds it, or of its row in the log."""
+
+    def write(table: str, column: str, value: str, id: str) -> None:
+        where = "id = ?"
+        if table == "holdfast_lease":
+            where = "lease = (SELECT lease FROM holdfast_message WHERE id = ?)"
+        change = f"UPDATE {table} SET {column} = {value} WHERE {where}"
+        with suppress(sqlite3.IntegrityError), sqlite3.connect(hf.store.path) as db:
+            db.execute(change, (id,))  # the schema forbids some NULLs
+
+    return write
+
+
+Spoil = Callable[[str, str, str, str], None]
+
+
+@pytest.mark.parametrize("store_name", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("table", COLUMNS_OF)
+def test_no_column_of_one_row_stops_the_others(
+    hf: Holdfast, clock: ManualClock, spoil: Spoil, table: str, value: str
+) -> None:
+    """Each column, with a value that no code of ours writes, while the message waits, is leased,
+    is delayed, is dead and is done."""
+    for column in COLUMNS_OF[table]:
+        queue = hf.queue(f"q-{column.replace('_', '-')}", max_attempts=20)
+        clean = {queue.enqueue(name).id for name in ("first", "last")}
+        odd = queue.enqueue("odd").id
+
+        def take(queue: Queue = queue) -> dict[str, Lease]:
+            """By a call for each: what one call leases shares a row of holdfast_lease."""
+            return {lease.id: lease for _ in range(3) for lease in queue.lease(1)}
+
+        def seen(*states: str, queue: Queue = queue, clean: set[str] = clean) -> None:
+            found = {entry.message.id for state in states for entry in queue.browse(state)}
+            assert clean <= found
+
+        def damaged(column: str = column, odd: str = odd) -> None:
+            spoil(table, column, VALUES[value], odd)
+
+        assert take().keys() == {odd, *clean}
+        damaged()
+        seen("leased")
+        clock.advance(31)
+        hf.sweep()
+        seen("ready")
+        damaged()
+        hf.sweep()
+        leases = take()
+        assert clean <= leases.keys(), column
+        damaged()
+        answers = queue.settle([(lease, Retry("no", delay=60)) for lease in leases.values()])
+        told = dict(zip(leases, answers, strict=True))
+        assert {told[id] for id in clean} == {"applied"}, column
+        seen("delayed")
+        damaged()
+        clock.advance(61)
+        hf.sweep()
+        leases = take()
+        assert clean <= leases.keys(), column
+        queue.settle([(lease, Fail("bad")) for lease in leases.values()])
+        damaged()
+        assert clean <= {entry.message.id for entry in queue.dlq.browse("ready")}, column
+        hf.redrive(f"{queue.name}.dlq")
+        seen("ready")
+        damaged()
+        leases = take()
+        damaged()
+        told = dict(zip(leases, queue.settle(leases.values()), strict=True))
+        assert {told[id] for id in clean} == {"applied"}, column
+        damaged()
+        assert clean <= {row.message.id for row in queue.log()}, column
+        queue.stats()
+        hf.store.depths(queue.name, clock.now())
+        deque(checks._damage(hf, ""), maxlen=0)
+
+
+@pytest.mark.parametrize("store_name", ["sqlite"], indirect=True)
+def test_a_lease_whose_row_is_gone_runs_out_like_any_other(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    queue = hf.queue("orders")
+    sent = [message.id for message in queue.enqueue_many(["a", "b"])]
+    queue.lease(2)
+    with sqlite3.connect(hf.store.path) as db:
+        db.execute("DELETE FROM holdfast_lease")
+    assert [entry.message.id for entry in queue.browse("leased")] == sent
+    clock.advance(31)
+    assert hf.sweep().requeued == 2
+    leases = queue.lease(2)
+    with sqlite3.connect(hf.store.path) as db:
+        db.execute("DELETE FROM holdfast_lease")
+    assert queue.settle(leases) == ["stale"] * 2  # nobody can tell whose they are
+    clock.advance(31)
+    assert hf.sweep().requeued == 2
+    assert queue.settle(queue.lease(2)) == ["applied"] * 2
+    assert [row.message.id for row in queue.log()] == sent
+
+
+@pytest.mark.parametrize("store_name", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("column", "value"), [("state", "7"), ("qid", "99"), ("part", "5"), ("place", "'oops'")]
+)
+def test_doctor_names_a_row_that_nothing_finds(
+    hf: Holdfast, store_url: str, spoil: Spoil, column: str, value: str
+) -> None:
+    odd, good = hf.queue("orders").enqueue_many(["odd", "good"])
+    assert "places" not in {check.check for check in checks._sqlite(hf, store_url)}
+    spoil("holdfast_message", column, value, odd.id)
+    told = {check.check: check for check in checks._sqlite(hf, store_url)}
+    assert (told["places"].status, told["places"].data) == ("warn", {"ids": [odd.id]})
+    assert good.id in {lease.id for lease in hf.queue("orders").lease(2)}

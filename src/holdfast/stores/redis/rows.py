@@ -114,7 +114,7 @@ def read_message(
         return _stand_in(blob, id, queue, attempts, first, available, history, str(error))
     policy = damage.read_backoff(backoff, queue, id) if backoff is not None else None
     past = damage.read_history(history, queue, id) if history else NO_HISTORY
-    return Message(
+    message = Message(
         id,
         queue,
         partition,
@@ -133,6 +133,10 @@ def read_message(
         first,
         past,
     )
+    sound = (ack_timeout is None or damage.is_timeout(ack_timeout)) and (
+        max_attempts is None or damage.is_attempts(max_attempts)
+    )
+    return message if sound else damage.mended(message, "its time-out or its attempts")
 
 
 def _stand_in(
