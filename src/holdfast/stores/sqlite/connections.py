@@ -230,8 +230,9 @@ class Connections:
             # Connections of a parent process must be neither used nor closed here (SQLite's rule
             # about fork): the old ones are only forgotten.
             self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+            gone = wal.gone(self._path)
             self._writer = self._open()
-            self._look_at_log()
+            self._look_at_log(gone)
             self._reader = self._open()
             if self._text is not None:
                 self._writer.text_factory = self._reader.text_factory = self._text
@@ -240,10 +241,10 @@ class Connections:
             self._checkpointer = Checkpointer(self._open)
             self._pid = os.getpid()
 
-    def _look_at_log(self) -> None:
+    def _look_at_log(self, gone: str | None) -> None:
         """Runs before the first write, which starts a damaged log over."""
         self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        problem = wal.lost(self._path)
+        problem = gone or wal.lost(self._path)
         if problem is not None:
             self.lost = problem
             logger.error(
