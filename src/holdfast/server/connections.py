@@ -396,7 +396,7 @@ def network(host: str) -> str:
         return host
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return str(ipaddress.ipnetwork((address, 64), strict=False))
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def raise_file_limit() -> None:
