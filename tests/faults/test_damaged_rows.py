@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Fail, Holdfast, Lease, Outgoing, Queue, Release, Retry
+from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Release, Retry
 from holdfast.cli import checks
 from holdfast.metrics import Metrics
 from holdfast.stores import damage, open_store
@@ -427,3 +427,142 @@ def test_doctor_names_a_row_that_nothing_finds(
     told = {check.check: check for check in checks._sqlite(hf, store_url)}
     assert (told["places"].status, told["places"].data) == ("warn", {"ids": [odd.id]})
     assert good.id in {lease.id for lease in hf.queue("orders").lease(2)}
+
+
+PG_VALUES = {
+    "attempts": ["-1", "32767", "2000000000"],
+    "priority": ["-1", "100"],
+    "lane": ["-1", "100"],
+    "part": ["99"],
+    "ack_timeout": ["-1", "'NaN'", "1e300", "0"],
+    "max_attempts": ["-1", "0"],
+    "enqueued_at": ["-1", "9223372036854775807"],
+    "available_at": ["-1", "9223372036854775807"],
+    "deadline": ["-1", "9223372036854775807"],
+    "first_leased_at": ["-1", "9223372036854775807"],
+    "leased_at": ["-1", "9223372036854775807"],
+    "place": ["-1", "9223372036854775807"],
+    "key": ["''"],
+    "type": ["''"],
+    "content_type": ["'nonsense'"],
+    "headers": ["'[]'"],
+    "history": ["'{'"],
+    "backoff": ["'{\"base\": -1}'"],
+}
+
+
+def probe(hf: Holdfast, clock: ManualClock, spoil: Callable[[str], None], name: str) -> None:
+    """A life of three messages of which one is damaged again and again: the others are well."""
+    queue = hf.queue(name, max_attempts=20)
+    clean = {queue.enqueue(n).id for n in ("first", "last")}
+    odd = queue.enqueue("odd").id
+
+    def settled(outcome: Any) -> None:
+        leases = queue.lease(3)
+        assert clean <= {lease.id for lease in leases}, name
+        spoil(odd)
+        told = queue.settle([(lease, outcome) for lease in leases])
+        for lease, answer in zip(leases, told, strict=True):
+            assert lease.id == odd or answer == "applied", name
+        spoil(odd)
+
+    spoil(odd)
+    queue.lease(3)
+    spoil(odd)
+    assert clean <= {entry.message.id for entry in queue.browse("leased")}, name
+    clock.advance(31)
+    hf.sweep()
+    assert clean <= {entry.message.id for entry in queue.browse("ready")}, name
+    settled(Retry("no", delay=60))
+    assert clean <= {entry.message.id for entry in queue.browse("delayed")}, name
+    clock.advance(61)
+    hf.sweep()
+    settled(Fail("bad"))
+    assert clean <= {entry.message.id for entry in queue.dlq.browse("ready")}, name
+    hf.redrive(f"{name}.dlq")
+    settled(Done())
+    assert clean <= {row.message.id for row in queue.log()}, name
+    queue.stats()
+    hf.store.depths(name, clock.now())
+    deque(checks._damage(hf, ""), maxlen=0)
+
+
+@pytest.mark.parametrize("store_name", ["postgres"], indirect=True)
+@pytest.mark.parametrize("column", PG_VALUES)
+def test_no_value_of_a_column_stops_the_others_on_postgres(
+    hf: Holdfast, clock: ManualClock, column: str
+) -> None:
+    store: Any = hf.store
+    for n, value in enumerate(PG_VALUES[column]):
+
+        def spoil(id: str, value: str = value) -> None:
+            for table in ("message", "log"):
+                with suppress(holdfast.StoreError):  # the type does not take it, or no such column
+                    change = (
+                        f"UPDATE holdfast.{table} SET {column} = {value} WHERE id = %(id)s::uuid"
+                    )
+                    store._run(f"{change} RETURNING 1", {"id": id})
+
+        probe(hf, clock, spoil, f"q{n}")
+
+
+MONGO_VALUES = [
+    ("to", float("nan")),
+    ("to", 2**62),
+    ("to", -1),
+    ("st", [1]),
+    ("pt", "oops"),
+    ("rk", [1]),
+    ("at", None),
+    ("pr", 2**62),
+    ("hi", b"\xff"),
+    ("la", "oops"),
+    ("tk", 1.5),
+]
+
+
+@pytest.mark.parametrize("store_name", ["mongo"], indirect=True)
+@pytest.mark.parametrize(("field", "value"), MONGO_VALUES, ids=str)
+def test_no_field_of_a_document_stops_the_others_on_mongo(
+    hf: Holdfast, clock: ManualClock, field: str, value: Any
+) -> None:
+    store: Any = hf.store
+
+    def spoil(id: str) -> None:
+        for name in ("messages", "log"):
+            found = {"_id": {"$regex": f"/{id}"}}
+            store._db.get(name).update_many(found, {"$set": {field: value}})
+
+    probe(hf, clock, spoil, "orders")
+
+
+@pytest.mark.parametrize("store_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("kind", ["m", "e", "k", "d", "z", "r", "s", "a", "b"])
+@pytest.mark.parametrize("value", [b"", b"oops", b"\xff\xfe", b"-1", b"9" * 30])
+def test_no_key_with_a_strange_entry_stops_the_others_on_redis(
+    hf: Holdfast, clock: ManualClock, kind: str, value: bytes
+) -> None:
+    """The odd message's own field where there is one, else one more member or entry."""
+    store: Any = hf.store
+
+    def spoil(id: str) -> None:
+        home, db = store._keys.home("orders", 1), store._db
+        if kind in ("m", "e"):
+            db.run("HSET", home.key(kind), id, value)
+        elif kind == "k":
+            for call in db.run("HKEYS", home.key("k")):
+                db.run("HSET", home.key("k"), call, value)
+        elif kind in ("d", "z", "b"):
+            for flag in "01":
+                db.run("ZADD", home.key(kind + flag), 1, value)
+        elif kind == "r":
+            for flag in "01":
+                db.run("ZADD", home.key(f"r{flag}.0"), 1, value)
+        elif kind == "a":
+            with suppress(holdfast.StoreError):
+                db.run("XADD", home.key("a0"), "*", "i", value)
+        else:
+            with suppress(holdfast.StoreError):
+                db.run("XADD", home.key("s0.0"), "*", value, value)
+
+    probe(hf, clock, spoil, "orders")

@@ -468,7 +468,8 @@ class RedisStore:
     def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
         _, tokens, blobs, extras = answer
         again = {int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)}
-        names = [token.decode() for token in tokens]
+        # An entry of a lane that somebody else wrote names no message: it has no body.
+        names = [token.decode(errors="replace") for token in tokens]
         found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
         leases: list[Lease] = []
         for n, (token, blob) in enumerate(zip(names, found, strict=True)):

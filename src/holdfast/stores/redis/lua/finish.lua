@@ -49,6 +49,7 @@ local function group_of(rest)
   local told = name and call('HGET', key('k'), name) or '0  '
   local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
   group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
+  if not group.at then group.at, group.batch, group.owner = '0', '', '' end -- somebody else wrote it
   local line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
   group.length, group.line = #line + 15, line
   groups[rest] = group
