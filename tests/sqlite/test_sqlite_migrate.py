@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Fail, Holdfast, Outgoing, Retry, State
+from holdfast.stores.sqlite import store
 from holdfast.stores.sqlite.store import migrations
 from holdfast.testing import ManualClock
 
@@ -93,3 +94,20 @@ def test_processes_that_migrate_at_once_lose_nothing(filled: Any) -> None:
     assert [process.wait() for process in starting] == [0] * 4
     with holdfast.connect(url, clock=clock) as hf:
         assert contents(hf) == held
+
+
+def test_a_process_that_comes_second_goes_by_what_the_first_has_done(
+    filled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read the version before the first one committed, and gets the write lock after that."""
+    url, held, _, clock = filled
+    read, seen = store._version, list[int]()
+
+    def version(db: sqlite3.Cursor) -> int:
+        seen.append(read(db))
+        return 0 if len(seen) == 1 else seen[-1]
+
+    monkeypatch.setattr(store, "_version", version)
+    with holdfast.connect(url, clock=clock) as hf:
+        assert contents(hf) == held
+    assert seen == [OLD, OLD]
