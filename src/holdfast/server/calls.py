@@ -61,8 +61,11 @@ class Calls(aio.ServerInterceptor):
                 answer = await does(await self._message(requests, context), context)
             size = answer.ByteSize()
             self._unread.sent(size)
-            done: Any = lambda _: self._unread.read(size)  # noqa: E731 (its type is not exported)
-            context.add_done_callback(done)
+
+            def done(_: Any) -> None:
+                self._unread.read(size)
+
+            context.add_done_callback(cast(Any, done))
             return answer
 
         return call
