@@ -6,9 +6,11 @@ from holdfast.backoff import SECONDS_MAX
 from holdfast.store import NO_DEADLINE
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
 
-OWN_MS = f"round(least(greatest(ack_timeout, 0), {SECONDS_MAX}) * 1000)::bigint"
-"""A message's own time-out. One that was damaged must not end the lease of its neighbours with an
-error: NaN and infinity are greater than any other number."""
+OWN_MS = (
+    f"round(CASE WHEN ack_timeout BETWEEN 0 AND {SECONDS_MAX} THEN ack_timeout END * 1000)::bigint"
+)
+"""A message's own time-out; none if it was damaged, which would end the lease of its neighbours
+with an error. NaN and infinity are greater than any other number."""
 
 # Primary keys, in order of the ids: two batches that name the same messages never deadlock. The row
 # of the queue is locked so that nobody deletes it meanwhile, before the first
@@ -198,8 +200,7 @@ LEASE_OWNED_PARTS = _TAKE_OWNED.format(pick=PICK_OWNED_PARTS)
 # The same for `hold`: no deadline, and only told how many.
 HOLD, HOLD_PARTS, HOLD_OWNED, HOLD_OWNED_PARTS = (
     statement[: statement.rindex("SELECT rank")].replace(
-        f"%(now)s + coalesce({OWN_MS}, %(timeout)s)",
-        str(NO_DEADLINE),
+        f"%(now)s + coalesce({OWN_MS}, %(timeout)s)", str(NO_DEADLINE)
     )
     + "SELECT count(*) FROM leased"
     for statement in (LEASE, LEASE_PARTS, LEASE_OWNED, LEASE_OWNED_PARTS)
