@@ -114,6 +114,7 @@ KNOWN = {
     "topic": st.just("news"),
     "group": st.just("mail"),
     "dlq_queue": st.just("orders.dlq"),
+    "after": st.sampled_from(["1.1", "0.0", "", "orders", "x" * 2000]),
 }
 """What there is: names that are made up hit nothing."""
 
