@@ -6,7 +6,7 @@ What one cause is: causes.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.message import Message, is_dlq
 from holdfast.policy import whole
 from holdfast.queue import Context, Queue
-from holdfast.store import State
+from holdfast.store import Entry, State
 
 SCAN = 10_000
 SCAN_MAX = 1_000_000
@@ -64,16 +64,27 @@ class FailureGroups(msgspec.Struct, frozen=True):
     """Of `by_time`, the same for all groups."""
 
 
+Read = Callable[[Queue, State], Iterable[Entry]]
+
+
 def failure_groups(
-    at: Context, dlq: str, *, scan: int = SCAN, examples: int = EXAMPLES
+    at: Context,
+    dlq: str,
+    *,
+    scan: int = SCAN,
+    examples: int = EXAMPLES,
+    read: Read = Queue.browse,
 ) -> FailureGroups:
-    """What the dead letters of a queue died of, from the first `scan` of them. Changes nothing."""
+    """What the dead letters of a queue died of, from the first `scan` of them. Changes nothing.
+
+    `read` walks the messages of one state; a server passes one that bounds what is read at a time.
+    """
     whole("scan", scan, low=1, high=SCAN_MAX)
     whole("examples", examples, low=0, high=EXAMPLES_MAX)
     letters = _dead_letters(at, dlq)
     causes: dict[Cause, list[tuple[int, str]]] = {}
     looked = 0
-    for message in islice(_browse(letters), scan):
+    for message in islice(_browse(letters, read), scan):
         causes.setdefault(cause_of(message), []).append((_died(message), message.id))
         looked += 1
     bucket_ms = _bucket_ms(died for deaths in causes.values() for died, _ in deaths)
@@ -127,12 +138,12 @@ def _dead_letters(at: Context, dlq: Any) -> Queue:
     return Queue(at, dlq)
 
 
-def _browse(letters: Queue) -> Iterator[Message]:
+def _browse(letters: Queue, read: Read) -> Iterator[Message]:
     """A dead letter may also be leased by somebody who looks at it, or put back for later.
 
     One that moves on while this looks may come by twice, and counts once.
     """
-    states = (letters.browse(state) for state in (State.READY, State.DELAYED, State.LEASED))
+    states = (read(letters, state) for state in (State.READY, State.DELAYED, State.LEASED))
     seen = set[str]()
     for entry in chain.from_iterable(states):
         if entry.message.id not in seen:

@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 
+from holdfast.errors import InvalidArgument
 from holdfast.errortext import TRACEBACK_MAX
 from holdfast.message import (
     ERRORS_MAX,
@@ -268,12 +269,16 @@ def for_message(message: Message, policy: Policy) -> Policy:
     """The rules for one message: its own fields first."""
     if message.ack_timeout is None and message.max_attempts is None and message.backoff is None:
         return policy
-    own = Policy(
-        ack_timeout=message.ack_timeout,
-        max_attempts=message.max_attempts,
-        backoff=message.backoff,
-    )
-    return own.over(policy)
+    try:
+        own = Policy(
+            ack_timeout=message.ack_timeout,
+            max_attempts=message.max_attempts,
+            backoff=message.backoff,
+        )
+        return own.over(policy)
+    except InvalidArgument:
+        # Its row was damaged: nobody could have enqueued it so. An error would stop every sweep.
+        return policy
 
 
 def ms(seconds: float) -> int:

@@ -509,14 +509,7 @@ class Queue:
         view = View(self.name, State.LOG, since, until, wanted)
         replayed: list[Message] = []
         for page in self._pages(view):
-            now = self._at.clock.now()
-            ids = new_ids(len(page), now)
-            fresh = [
-                lifecycle.replayed(entry.message, id, now)
-                for entry, id in zip(page, ids, strict=True)
-            ]
-            self._at.store.enqueue(fresh, now)
-            replayed += fresh
+            replayed += replay_entries(self._at, page)
         if wanted is not None and not replayed:
             raise MessageNotFound(f"the log of {self.name} has no message {wanted}")
         return replayed
@@ -565,6 +558,17 @@ class Queue:
 
 
 _DONE = Done()
+
+
+def replay_entries(at: Context, entries: Sequence[Entry]) -> list[Message]:
+    """Enqueue what these rows of a log finished with, as new messages."""
+    now = at.clock.now()
+    ids = new_ids(len(entries), now)
+    fresh = [
+        lifecycle.replayed(entry.message, id, now) for entry, id in zip(entries, ids, strict=True)
+    ]
+    at.store.enqueue(fresh, now)
+    return fresh
 
 
 def receipt_name(queue: str, receipt: str) -> str:

@@ -988,3 +988,16 @@ def nothing_is_left_open(hf: Holdfast) -> Iterator[None]:
             ("leased", stats.leased),
         ):
             assert n == sum(1 for _ in each.browse(state))
+
+
+def test_a_query_gets_what_is_overdue_while_nobody_sweeps(
+    hf: Holdfast, queue: Queue, another: Callable[[], Holdfast], clock: ManualClock
+) -> None:
+    sent = queue.enqueue(1)
+    queue.lease(owner="gone")
+    batches = process(another())
+    clock.advance(29.999)
+    assert batches.reserve(START, 10) is None
+    clock.advance(1.001)  # a look is made once a second at most
+    end = reserve(batches, START)
+    assert [one.id for one in leases(hf, batches.seal(end))] == [sent.id]

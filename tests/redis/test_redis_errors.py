@@ -954,13 +954,10 @@ def test_counting_does_not_stumble_over_a_body_that_is_not_ours(
     assert queue.stats().ready == 1
 
 
-@pytest.mark.parametrize("kind", ["x", "e"])
 @pytest.mark.parametrize("state", ["leased", "ready", "delayed"])
-def test_what_is_noted_of_a_message_is_not_ours(
-    hf: Holdfast, redis_url: str, admin: Redis, clock: ManualClock, kind: str, state: str
+def test_a_history_that_is_not_ours_is_read_as_far_as_it_can_be(
+    hf: Holdfast, redis_url: str, admin: Redis, clock: ManualClock, state: str
 ) -> None:
-    """Where it is: whatever touches it says so. Its history is read as far as it can be. Once it is
-    right again, nothing was lost or doubled."""
     queue = hf.queue("orders", max_attempts=9)
     ids = [message.id for message in queue.enqueue_many([1, 2, 3])]
     for lease in queue.lease(3):
@@ -968,29 +965,11 @@ def test_what_is_noted_of_a_message_is_not_ours(
     fresh = queue.enqueue(4, priority=9).id
     if state == "leased":
         fresh = queue.lease()[0].id
-        leases = queue.lease(3)
+        queue.lease(3)
     clock.advance(61)
-    where = f"{prefix_of(redis_url)}:{{orders}}:{kind}"
-    right = admin.hget(where, ids[1])
-    admin.hset(where, ids[1], "hello")
-    calls: list[Callable[[], Any]] = [
-        lambda: list(queue.browse("leased" if state == "leased" else "ready")),
-        lambda: queue.get(ids[1]),
-    ]
-    if kind == "e":
-        for call in calls:
-            call()
-        assert queue.get(ids[1]).errors[-1].code == DAMAGED_CODE
-        calls = []
-    elif state == "leased":
-        calls += [hf.sweep]
-        calls += [lambda: queue.nack(leases[1], delay=0), lambda: queue.ack(leases[1])]
-    else:
-        calls += [lambda: queue.lease(10)]
-    for call in calls:
-        with pytest.raises(StoreCorrupt):
-            call()
-    admin.hset(where, ids[1], right)
+    admin.hset(f"{prefix_of(redis_url)}:{{orders}}:e", ids[1], "hello")
+    assert len(list(queue.browse("leased" if state == "leased" else "ready"))) == 4
+    assert queue.get(ids[1]).errors[-1].code == DAMAGED_CODE
     assert worked_off(hf, clock, queue) == sorted([*ids, fresh])
 
 

@@ -19,9 +19,14 @@ import urllib3
 
 import holdfast
 from holdfast.server import connections
+from holdfast.server import http as http_door
 from holdfast.server.limits import Limits
 from holdfast.server.run import Tls
+from holdfast.store import Store
 from holdfast.testing import wait_until
+from holdfast.wire.operations import WATCH
+from holdfast.wire.proto import message_class, service_name
+from holdfast.wire.shapes import BrowseAsk
 from tests.server.rig import Doors, certificates, serving
 
 pytestmark = pytest.mark.promise("SERVER-5")
@@ -37,6 +42,7 @@ LIMITS = Limits(
     connections=8,
     client_connections=5,
     rpc_connections=4,
+    rpc_client_calls=3,
 )
 HEAD = b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/queues/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
@@ -369,6 +375,95 @@ def test_grpc_connections_have_a_limit(doors: Doors) -> None:
     for one in opened:
         health(one)
         one.close()
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def call_by_hand(doors: Doors, method: str, message: bytes | None, window: int) -> socket.socket:
+    """A call over HTTP/2 of which the message never comes (None), or whose answer has no room."""
+    at = urlsplit(doors.grpc)
+    sock = socket.create_connection((at.hostname, at.port), timeout=20)
+    head = {
+        ":method": "POST", ":scheme": "http", ":path": f"/holdfast.v1.{method}",
+        ":authority": "localhost", "content-type": "application/grpc", "te": "trailers",
+    }  # fmt: skip
+    fields = b"".join(
+        bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in head.items()
+    )
+    settings = (4).to_bytes(2) + window.to_bytes(4)
+    sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings))
+    sock.sendall(frame(1, 4, 1, fields))
+    if message is not None:
+        sock.sendall(frame(0, 1, 1, b"\0" + len(message).to_bytes(4) + message))
+    return sock
+
+
+def ended(sock: socket.socket) -> bool:
+    """Whether the server ends stream 1, by its trailers or by a reset."""
+    with sock, sock.makefile("rb") as file:
+        while head := file.read(9):
+            file.read(int.from_bytes(head[:3]))
+            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:9])
+            if stream == 1 and (kind == 3 or flags & 1):
+                return True
+    return False
+
+
+@PLAIN
+@pytest.mark.parametrize("method", ["MessageService/Enqueue", "MessageService/LeaseStream"])
+def test_a_grpc_message_that_never_comes(doors: Doors, method: str) -> None:
+    assert ended(call_by_hand(doors, method, None, 65535))
+    with channel(doors) as opened:
+        health(opened)
+
+
+def test_grpc_answers_that_nobody_reads_are_bounded(
+    store_factory: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_door, "ROOM_S", 0.1)
+    limits = Limits(unread_bytes=30_000)
+    with holdfast.connect(store_factory()) as hf, serving(hf, limits=limits) as doors:
+        hf.queue("orders").enqueue("x" * 20_000)
+        ask: Any = message_class(BrowseAsk)(queue="orders")
+        unread, asked = doors.server._unread, ask.SerializeToString()
+        socks = [call_by_hand(doors, "AdminService/Browse", asked, 0) for _ in range(2)]
+        wait_until(lambda: unread._bytes >= limits.unread_bytes)
+        with channel(doors) as opened:
+            browse = opened.unary_unary("/holdfast.v1.AdminService/Browse")
+            with pytest.raises(grpc.RpcError) as told:
+                browse(asked, timeout=10)
+            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
+            health(opened)
+            for sock in socks:
+                sock.close()
+            wait_until(lambda: unread._bytes == 0)
+            assert len(browse(asked, timeout=10)) > 20_000
+
+
+@PLAIN
+def test_grpc_calls_of_one_client_have_a_limit(doors: Doors) -> None:
+    with channel(doors) as opened:
+        watch = opened.unary_stream(f"/{service_name(WATCH)}/{WATCH.name}")
+        streams = [watch(b"") for _ in range(LIMITS.rpc_client_calls)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(grpc.RpcError) as told:
+            health(opened)
+        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "this address has 3 calls open" in str(told.value.details())
+        streams.pop().cancel()
+
+        def is_served() -> bool:
+            with suppress(grpc.RpcError):
+                return health(opened) is not None
+            return False
+
+        wait_until(is_served)
+        for stream in streams:
+            stream.cancel()
 
 
 def test_the_limits_are_checked() -> None:

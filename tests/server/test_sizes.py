@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 import urllib3
 
 import holdfast
+from holdfast import Fail
+from holdfast.observe import unobserved
 from holdfast.server import http, sizes
 from holdfast.server.limits import Limits
-from holdfast.store import Store
+from holdfast.store import Page, Store
 from holdfast.testing import wait_until
+from holdfast.wire.shapes import FailuresAsk
 from tests.server.rig import Doors, serving
 
 pytestmark = pytest.mark.promise("SERVER-5")
@@ -82,6 +86,64 @@ def test_a_lease_ends_at_its_budget(store_factory: Callable[[], Store], door: st
         assert sorted(seen) == list(range(COUNT))
         queue.enqueue(["one that is larger than all of it", LARGE * 5])
         assert len(remote.lease(COUNT)) == 1
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_a_replay_ends_at_its_budget(store_factory: Callable[[], Store], door: str) -> None:
+    """An answer says where to go on; a client gets all, each once, also while some finish again."""
+    with (
+        holdfast.connect(store_factory()) as hf,
+        serving(hf, limits=Limits(answer_bytes=BUDGET)) as doors,
+        holdfast.connect(doors.url(door)) as far,
+    ):
+        queue = hf.queue("large")
+        queue.enqueue_many([[n, LARGE if n % 5 else LARGE * 5] for n in range(COUNT)])
+        queue.settle(queue.lease(COUNT))
+        asked: list[int] = []
+        call = far.queue("large", create=False)._call
+
+        def noted(name: str, ask: Any, **options: Any) -> Any:
+            found = call(name, ask, **options)
+            asked.append(len(found.messages))
+            queue.settle(queue.lease(COUNT))  # what was replayed is done at once
+            return found
+
+        remote = far.queue("large", create=False)
+        remote._call = noted
+        made = remote.replay(since=0)
+        assert sorted(message.payload[0] for message in made) == list(range(COUNT))
+        assert len(asked) > COUNT // 4 and max(asked) <= 3
+        assert queue.stats().done == 2 * COUNT
+        assert [m.payload[0] for m in remote.replay(made[0].origin)] == [made[0].payload[0]]
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_a_look_at_failures_reads_no_more_than_its_budget(
+    store_factory: Callable[[], Store], door: str
+) -> None:
+    store = store_factory()
+    read: list[int] = []
+    browse = store.browse
+
+    def noted(*asked: Any) -> Page:
+        found = browse(*asked)
+        read.append(sum(len(entry.message.body) for entry in found.entries))
+        return found
+
+    with (
+        holdfast.connect(store) as hf,
+        serving(hf, limits=Limits(answer_bytes=BUDGET)) as doors,
+        holdfast.connect(doors.url(door)) as far,
+    ):
+        queue = hf.queue("large")
+        queue.enqueue_many([[n, LARGE] for n in range(5 * COUNT)])
+        queue.settle([(lease, Fail("bad")) for lease in queue.lease(5 * COUNT)])
+        unobserved(hf.store).browse = noted
+        found = far.queue("large", create=False)._call("ListFailures", FailuresAsk("large"))
+        assert (found.looked, found.total, len(found.groups)) == (5 * COUNT, 5 * COUNT, 1)
+    first, rest = read[0], read[1:]
+    assert first <= sizes.FIRST_ROWS * (len(LARGE) + 100)
+    assert max(rest) <= BUDGET
 
 
 def test_small_messages_are_leased_at_once() -> None:

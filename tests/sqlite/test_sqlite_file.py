@@ -349,3 +349,45 @@ def test_a_log_that_ends_early_is_no_damage(
         assert hf.queue("orders").stats().ready >= 48
         assert "write-ahead log" not in caplog.text
         assert "log" not in {check.check for check in _sqlite(hf, url)}
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+def test_a_log_that_is_gone_is_told(
+    url: str, unfolded: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if how == "deleted":
+        unfolded.unlink()
+    else:
+        os.truncate(unfolded, 0)
+    with holdfast.connect(url) as hf:
+        assert "the write-ahead log could not be read in full: it is gone" in caplog.text
+        assert hf.queue("orders").stats().ready == 0
+    with holdfast.connect(url) as hf:
+        checks = {check.check: check for check in _sqlite(hf, url)}
+        assert checks["log"].status == "warn"
+
+
+FOLDED = KILLED.replace(
+    "os._exit", "hf.store._db._writer.execute('PRAGMA wal_checkpoint').fetchall(); os._exit"
+)
+
+
+def test_a_log_that_was_folded_in_is_not_missed(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subprocess.run([sys.executable, "-c", FOLDED, url], check=True)
+    (tmp_path / "jobs.db-wal").unlink()
+    with holdfast.connect(url) as hf:
+        assert "write-ahead log" not in caplog.text
+        assert hf.queue("orders").stats().ready == 50
+
+
+def test_a_store_that_is_open_elsewhere_has_its_log(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holdfast.connect(url) as hf:
+        for n in range(20):
+            hf.queue("orders").enqueue(n)
+            with holdfast.connect(url) as other:
+                assert other.queue("orders").stats().ready == n + 1
+    assert "write-ahead log" not in caplog.text

@@ -169,6 +169,13 @@ def _sqlite(hf: Holdfast, url: str) -> Iterator[Check]:
         yield _durability(url)
         yield _disk(store.path)
         yield _file(store.path)
+        lost = store.misplaced(ROWS_LOOK)
+        if lost:
+            text = (
+                f"{count(len(lost), 'message')} that no worker finds, as the row was damaged: "
+                f"{', '.join(islice(lost, SHOWN))}; set its state, part, place and times right"
+            )
+            yield Check("warn", "places", clean(text), {"ids": lost})
         lost_at = store.log_lost_at()
         if lost_at is not None:
             at = datetime.fromtimestamp(lost_at / 1000, UTC).isoformat(timespec="seconds")

@@ -320,8 +320,15 @@ class RemoteQueue(Queue):
     def replay(
         self, id: Any = None, *, since: int | None = None, until: int | None = None
     ) -> list[Message]:
+        """An answer holds as many as the server's limit of bytes allows; this asks for the rest."""
         ask = s.ReplayAsk(self.name, None if id is None else check_id(id), since, until)
-        return [doc.value() for doc in self._call("Replay", ask, wait=600.0).messages]
+        made: list[Message] = []
+        while True:
+            found = self._call("Replay", ask, wait=600.0)
+            made += [doc.value() for doc in found.messages]
+            if found.after is None:
+                return made
+            ask = s.ReplayAsk(self.name, None, since, found.until, found.after)
 
     def pause(self) -> None:
         self._call("Pause", s.QueueAsk(self.name))

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.errors import MessageNotFound
 from holdfast.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
-from holdfast.queue import Queue
+from holdfast.queue import Queue, replay_entries
 from holdfast.server.backwards import newest
 from holdfast.server.entries import Wanted, entry_doc
 from holdfast.server.limits import ANSWER_BYTES
-from holdfast.server.sizes import Steps, entry_size, pages
+from holdfast.server.sizes import READ_ROWS, Steps, entry_size, fitting, pages, size_of
 from holdfast.store import Entry, State, View
 from holdfast.wire import shapes as s
 
@@ -49,6 +49,31 @@ def page(queue: Queue, ask: s.BrowseAsk, budget: int = ANSWER_BYTES) -> s.PageDo
         after = rows.after
         if after is None or len(found) >= ask.limit or looked >= LOOK_MAX:
             return s.PageDoc(found, after, looked, now)
+
+
+def replay_range(queue: Queue, ask: s.ReplayAsk, budget: int = ANSWER_BYTES) -> s.MessagesDoc:
+    """Replay what finished in a range, as far as the answer fits into `budget` bytes. It then says
+    where to go on, and where the range ends: what is replayed may finish meanwhile, and must not
+    be replayed again and again."""
+    store, now = queue.context.store, queue.context.clock.now()
+    until = now + 1 if ask.until is None else ask.until
+    view = View(queue.name, State.LOG, ask.since, until)
+    made: list[Message] = []
+    after, used, steps = ask.after, 0, Steps(budget)
+    while True:
+        rows = store.browse(view, after, steps.next(READ_ROWS), now)
+        steps.seen(rows.entries)
+        sizes = [size_of(entry.message) for entry in rows.entries]
+        if made and sizes and sizes[0] > budget - used:
+            return s.MessagesDoc([s.MessageDoc.of(message) for message in made], after, until)
+        fit = fitting(sizes, budget - used)
+        if fit < len(sizes):  # read again, for the cursor behind the last that fits
+            rows = store.browse(view, after, fit, now)
+        made += replay_entries(queue.context, rows.entries)
+        used += sum(sizes[:fit])
+        after = rows.after
+        if after is None:
+            return s.MessagesDoc([s.MessageDoc.of(message) for message in made])
 
 
 def _fitting(

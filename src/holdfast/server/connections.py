@@ -354,7 +354,7 @@ class TlsAcceptor:
                 logger.warning("a connection was not accepted: %s", error)
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            handshake = _Handshake(_network(str(peer[0])), sock)
+            handshake = _Handshake(network(str(peer[0])), sock)
             if not self._connections.admit(handshake):
                 sock.close()
                 continue
@@ -383,11 +383,11 @@ class TlsAcceptor:
 def client_address(transport: Any) -> str:
     """Whom to count a connection for; of IPv6 the /64 network, which is what one client has."""
     peer: Any = transport.get_extra_info("peername")
-    return _network(str(peer[0])) if peer else ""
+    return network(str(peer[0])) if peer else ""
 
 
 @lru_cache(10_000)
-def _network(host: str) -> str:
+def network(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

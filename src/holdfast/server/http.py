@@ -169,12 +169,18 @@ class Unread:
 
     @contextmanager
     def sending(self, body: bytes) -> Generator[None, None, None]:
-        self._bytes += len(body)
+        self.sent(len(body))
         try:
             yield
         finally:
-            self._bytes -= len(body)
-            self._less.set()
+            self.read(len(body))
+
+    def sent(self, size: int) -> None:
+        self._bytes += size
+
+    def read(self, size: int) -> None:
+        self._bytes -= size
+        self._less.set()
 
 
 class Methods:

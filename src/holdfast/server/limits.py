@@ -22,7 +22,8 @@ class Limits(msgspec.Struct, frozen=True):
     streams: int = 1000
     """Event streams, and streams of leases, at one time. Default 1,000."""
     read_seconds: float = 30.0
-    """A request whose body takes longer is given up. Default 30."""
+    """A request whose body takes longer is given up, and so is a gRPC call whose message does.
+    Default 30."""
     header_bytes: int = 64 * 1024
     """Of the request line and the headers of one request; gRPC metadata has at most a quarter of
     it. Default 64 KiB."""
@@ -32,8 +33,8 @@ class Limits(msgspec.Struct, frozen=True):
     """A connection that has not sent a whole request head after this time is closed; so is one
     that has not finished its TLS handshake. Default 10."""
     unread_bytes: int = 256 * 1024 * 1024
-    """Of HTTP answers that clients have not read yet, in all; then calls that may have large
-    answers wait, and get 503 after five seconds. Default 256 MiB."""
+    """Of answers that clients have not read yet, in all; then calls that may have large answers
+    wait, and get 503 (UNAVAILABLE) after five seconds. Default 256 MiB."""
     write_seconds: float = 30.0
     """A client that has stopped reading its answer is cut off after this time; for a large answer
     it is longer by a second for each 16 KiB. Default 30."""
@@ -47,6 +48,8 @@ class Limits(msgspec.Struct, frozen=True):
     """gRPC connections at one time. Default 2,000."""
     rpc_calls: int = 1000
     """Calls at one time on one gRPC connection. Default 1,000."""
+    rpc_client_calls: int = 4000
+    """gRPC calls of one client address at one time; raise it behind a proxy. Default 4,000."""
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -68,4 +71,5 @@ _COUNTS = (
     "client_connections",
     "rpc_connections",
     "rpc_calls",
+    "rpc_client_calls",
 )

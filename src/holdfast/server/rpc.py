@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.keys import ANYBODY, Authority, Principal
 from holdfast.message import Lease
 from holdfast.server.events import STOP, Events
-from holdfast.server.http import the_token
+from holdfast.server.http import LARGE, Unread, the_token
 from holdfast.server.service import Service
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import LEASE_STREAM, OPERATIONS, WATCH, Operation
@@ -45,8 +45,11 @@ logger = logging.getLogger("holdfast.server")
 
 
 class Rpc:
-    def __init__(self, service: Service, events: Events, authority: Authority | None) -> None:
+    def __init__(
+        self, service: Service, events: Events, authority: Authority | None, unread: Unread
+    ) -> None:
         self._service = service
+        self._unread = unread
         self._events = events
         self._authority = authority
         self._streams = 0
@@ -100,6 +103,8 @@ class Rpc:
                 try:
                     who = await self._who(context)
                     ask = _asked(request, operation)
+                    if operation.name in LARGE:
+                        await self._unread.room()
                     return to_proto(await self._service.call(operation, ask, who))
                 except HoldfastError as error:
                     await _abort(context, problem_of(error))

@@ -26,10 +26,11 @@ from holdfast.errors import InvalidArgument, StoreUnavailable
 from holdfast.keys import Authority
 from holdfast.metrics import Metrics
 from holdfast.redrive import RedriveRunner
+from holdfast.server.calls import Calls
 from holdfast.server.connections import Connections, Guarded, TlsAcceptor, raise_file_limit
 from holdfast.server.events import PING_S, Events
 from holdfast.server.health import Health
-from holdfast.server.http import Door
+from holdfast.server.http import Door, Unread
 from holdfast.server.limits import Limits
 from holdfast.server.rpc import Rpc
 from holdfast.server.service import Service
@@ -157,7 +158,8 @@ class Server:
         self._health = Health(hf.context)
         self._events.start()
         self._door = Door(self._service, self._events, self._health, authority, metrics.render)
-        self._rpc = Rpc(self._service, self._events, authority)
+        self._unread = Unread(self._limits)  # HTTP has one of its own
+        self._rpc = Rpc(self._service, self._events, authority, self._unread)
         if self.http is not None:
             await self._open_http(self.http)
         if self.grpc is not None:
@@ -211,6 +213,7 @@ class Server:
     async def _open_grpc(self, address: Address) -> None:
         limits = self._limits
         server = aio.server(
+            interceptors=[Calls(limits, self._unread)],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", limits.body_bytes),

@@ -37,13 +37,14 @@ from holdfast.payload import JSON
 from holdfast.queue import Queue, decide, encode_result, text
 from holdfast.redrive import DeadFilter, Edit, RedriveJob
 from holdfast.server.actions import Actions
-from holdfast.server.browsing import detail, page, who_holds
+from holdfast.server.browsing import detail, page, replay_range, who_holds
 from holdfast.server.grouping import Grouped, Grouping
 from holdfast.server.history import Recorder, Spans, history
 from holdfast.server.limits import Limits
 from holdfast.server.ordered import Seat, Seats
 from holdfast.server.pipelines import pipelines, report, reports
 from holdfast.server.polling import Polls
+from holdfast.server.sizes import walk
 from holdfast.settings import Settings
 from holdfast.store import QueueStats, Settled, Target, Transition, Verb
 from holdfast.topic import Topic
@@ -368,12 +369,16 @@ class Service:
         return s.LogDoc(rows, found.after)
 
     def replay(self, ask: s.ReplayAsk) -> s.MessagesDoc:
-        made = self._queue(ask.queue).replay(ask.id, since=ask.since, until=ask.until)
+        queue = self._queue(ask.queue)
+        if ask.id is None and (ask.since is not None or ask.until is not None):
+            return replay_range(queue, ask, self.limits.answer_bytes)
+        made = queue.replay(ask.id, since=ask.since, until=ask.until)
         return s.MessagesDoc([s.MessageDoc.of(message) for message in made])
 
     def list_failures(self, ask: s.FailuresAsk) -> s.FailuresDoc:
         dlq = self._queue(dlq_of(self._queue(ask.queue).name))
-        found = groups.failure_groups(self.at, dlq.name, scan=ask.scan)
+        read = partial(walk, budget=self.limits.answer_bytes)
+        found = groups.failure_groups(self.at, dlq.name, scan=ask.scan, read=read)
         return s.FailuresDoc(
             found.dlq,
             [_failure(group) for group in found.groups],

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from holdfast.message import Lease, Message
-from holdfast.store import Entry, Page, Store, View
+from holdfast.queue import Queue
+from holdfast.store import Entry, Page, State, Store, View
 
 FIRST_ROWS = 16
 """Rows of a first read, when it is not known how large they are."""
@@ -74,6 +75,13 @@ def pages(store: Store, view: View, now: int, *, budget: int) -> Iterator[Page]:
         after = page.after
         if after is None:
             return
+
+
+def walk(queue: Queue, state: State, *, budget: int) -> Iterator[Entry]:
+    """All messages of a state, with about `budget` bytes of them in memory at a time."""
+    at = queue.context
+    for page in pages(at.store, View(queue.name, state), at.clock.now(), budget=budget):
+        yield from page.entries
 
 
 class Leasing:

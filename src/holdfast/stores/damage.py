@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backoff import Backoff
+from holdfast.backoff import SECONDS_MAX, Backoff
 from holdfast.errors import InvalidArgument
 from holdfast.message import (
     ERROR_CODE_MAX,
@@ -105,7 +105,7 @@ def read_headers(stored: Any, queue: str, id: str) -> dict[str, str]:
     except _FAILURES as error:
         note(queue, id, f"headers: {error}")
     found = _json(stored)
-    return {_text(k): _text(v) for k, v in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return {text(k): text(v) for k, v in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def read_backoff(stored: Any, queue: str, id: str) -> Backoff | None:
@@ -134,18 +134,18 @@ def mended(message: Message, problem: str) -> Message:
     enqueued_at = _whole(m.enqueued_at) or 0
     return msgspec.structs.replace(
         m,
-        id=_text(m.id),
+        id=text(m.id),
         partition=_whole(m.partition) or 0,
         priority=min(9, _whole(m.priority) or 0),
         key=_text_or_none(m.key),
         type=_text_or_none(m.type),
-        body=m.body if isinstance(m.body, bytes) else _text(m.body).encode(),  # pyright: ignore[reportUnnecessaryIsInstance]
+        body=m.body if isinstance(m.body, bytes) else text(m.body).encode(),  # pyright: ignore[reportUnnecessaryIsInstance]
         content_type=_text_or_none(m.content_type) or BYTES,
         enqueued_at=enqueued_at,
         available_at=enqueued_at if (at := _whole(m.available_at)) is None else at,
         attempts=_whole(m.attempts) or 0,
-        ack_timeout=_positive(m.ack_timeout),
-        max_attempts=_whole(m.max_attempts) or None,
+        ack_timeout=m.ack_timeout if is_timeout(m.ack_timeout) else None,
+        max_attempts=m.max_attempts if is_attempts(m.max_attempts) else None,
         first_leased_at=_whole(m.first_leased_at),
         history=msgspec.structs.replace(past, errors=errors),
     )
@@ -187,11 +187,11 @@ def _clean(value: Any) -> Any:
 
 def _error(found: Any) -> ErrorInfo:
     if not isinstance(found, dict):
-        return damaged(f"an error of its history: {_text(found)}")
+        return damaged(f"an error of its history: {text(found)}")
     given: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType]
     return ErrorInfo(
-        _text(given.get("message", ""))[:ERROR_TEXT_MAX],
-        _text(given.get("code", DAMAGED_CODE))[:ERROR_CODE_MAX],
+        text(given.get("message", ""))[:ERROR_TEXT_MAX],
+        text(given.get("code", DAMAGED_CODE))[:ERROR_CODE_MAX],
         _whole(given.get("at")) or 0,
         _whole(given.get("attempt")) or 0,
         _text_or_none(given.get("consumer")),
@@ -199,14 +199,14 @@ def _error(found: Any) -> ErrorInfo:
     )
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, str) else str(value)
 
 
 def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
+    return None if value is None else text(value)
 
 
 def _whole(value: Any) -> int | None:
@@ -224,5 +224,9 @@ def _number(value: Any) -> float | None:
     return float(value) if 0 <= value < 2**53 else None
 
 
-def _positive(value: Any) -> float | None:
-    return _number(value) or None
+def is_attempts(value: Any) -> bool:
+    return isinstance(value, int) and 0 < value < 2**31
+
+
+def is_timeout(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value <= SECONDS_MAX

@@ -4,11 +4,11 @@ nothing decoded in vain."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from holdfast.message import NO_HISTORY, Finished, History, Message
+from holdfast.message import NO_HISTORY, Finished, History, Message, Status
 from holdfast.payload import JSON
 from holdfast.stores import damage
 
@@ -19,6 +19,7 @@ COLUMNS = (
 """What makes a Message, in the order of `read_message`."""
 WIDTH = COLUMNS.count(",") + 1
 
+STATUSES = frozenset(get_args(Status))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,10 +50,19 @@ def read_message(
         and type(part) is int
         and type(priority) is int
         and type(body) is bytes
+        and type(id) is str
+        and (key is None or type(key) is str)
+        and (kind is None or type(kind) is str)
+        and (content_type is None or type(content_type) is str)
+        and (max_attempts is None or damage.is_attempts(max_attempts))
+        and (first_leased_at is None or type(first_leased_at) is int)
+        and (ack_timeout is None or damage.is_timeout(ack_timeout))
     )
+    if not sound:
+        id = damage.text(id)
     if leasing_at is not None:
         attempts = attempts + 1 if sound else attempts
-        first_leased_at = first_leased_at or leasing_at
+        first_leased_at = (first_leased_at if sound else None) or leasing_at
     message = Message(
         id,
         queue,
@@ -84,6 +94,15 @@ def read_finished(row: tuple[Any, ...], queue: str, at: int) -> Finished:
     """The log row whose finished_at, status, leased_at, owner, result and COLUMNS start at `at`."""
     finished_at, status, leased_at, owner, result = row[at : at + 5]
     message = read_message(row, queue, at + 5)
+    if (
+        status not in STATUSES
+        or (leased_at is not None and type(leased_at) is not int)
+        or (owner is not None and type(owner) is not str)
+    ):
+        damage.note(queue, message.id, "a column of its row in the log is of another type")
+        status = status if status in STATUSES else "COMPLETED_WITH_ERRORS"
+        leased_at = leased_at if type(leased_at) is int else None
+        owner = None if owner is None else damage.text(owner)
     return Finished(
         message,
         status,

@@ -475,6 +475,11 @@ class EnqueuedsDoc(Doc, frozen=True):
 
 class MessagesDoc(Doc, frozen=True):
     messages: list[MessageDoc]
+    after: Annotated[
+        str | None,
+        _says("There is more than one answer may hold: ask again with this, and with `until`."),
+    ] = None
+    until: Annotated[Time | None, _says("Where the range ends, if `after` is given.")] = None
 
 
 class LeaseAsk(Ask, frozen=True):
@@ -701,6 +706,7 @@ class ReplayAsk(Ask, frozen=True):
     id: Annotated[str | None, _says("One message; or a range:")] = None
     since: Time | None = None
     until: Time | None = None
+    after: Annotated[str | None, _says("Of an answer that was not the last: go on there.")] = None
 
 
 class FailuresAsk(Ask, frozen=True):

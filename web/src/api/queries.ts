@@ -202,8 +202,20 @@ export const pause = (name: string) => post(path`/queues/${name}/pause`);
 export const resume = (name: string) => post(path`/queues/${name}/resume`);
 export const purge = (name: string) => post<{ count: number }>(path`/queues/${name}/purge`);
 export const drop = (name: string) => remove(path`/queues/${name}`, { force: true });
-export const replay = (name: string, ask: { id?: string; since?: number; until?: number }) =>
-  post<{ messages: t.Message[] }>(path`/queues/${name}/replay`, ask);
+// One answer holds as many messages as the server's limit of bytes allows.
+export const replay = async (
+  name: string,
+  ask: { id?: string; since?: number; until?: number; after?: string },
+): Promise<{ messages: t.Message[] }> => {
+  const { messages, after, until } = await post<{
+    messages: t.Message[];
+    after?: string;
+    until?: number;
+  }>(path`/queues/${name}/replay`, ask);
+  if (!after) return { messages };
+  const rest = await replay(name, { ...ask, after, until });
+  return { messages: [...messages, ...rest.messages] };
+};
 export const countRedrive = (ask: t.RedriveAsk) =>
   post<t.Redriven>(path`/redrive`, { ...ask, dry_run: true });
 export const startRedrive = (ask: t.RedriveAsk) => post<t.Redrive>(path`/redrives`, ask);

@@ -98,7 +98,7 @@ SOUND_LOG: Doc = {
 }
 
 
-def _number(of: Any) -> Doc:
+def as_long(of: Any) -> Doc:
     """As the one kind of number that is a date; nothing where there is nonsense, which would else
     end the whole view with an error."""
     return {"$convert": {"input": of, "to": "long", "onError": None, "onNull": None}}
@@ -128,21 +128,21 @@ def tasks(queues: str, log: str) -> list[Doc]:
         }
     }
     key = {"$convert": {"input": "$_id", "to": "string", "onError": "", "onNull": ""}}
-    times = [_number(name) for name in ("$ea", "$la", "$ua", "$fa")]
+    times = [as_long(name) for name in ("$ea", "$la", "$ua", "$fa")]
     shown: Doc = {
         "_id": 1,
         "id": {"$arrayElemAt": [{"$split": [key, "/"]}, 1]},
         "queue": "$of",
         "status": status,
-        "created_at": _date(_number("$ea")),
+        "created_at": _date(as_long("$ea")),
         "updated_at": _date({"$max": times}),
         "attempts": "$at",
         "next_retry_at": {
-            "$cond": [{"$eq": ["$st", DELAYED]}, _date(_number("$av")), "$$REMOVE"],
+            "$cond": [{"$eq": ["$st", DELAYED]}, _date(as_long("$av")), "$$REMOVE"],
         },
-        "deadline": {"$cond": [leased, _date(_number("$dl")), "$$REMOVE"]},
+        "deadline": {"$cond": [leased, _date(as_long("$dl")), "$$REMOVE"]},
         "owner": {"$cond": [leased, "$ow", "$$REMOVE"]},
-        "finished_at": _date(_number("$fa")),
+        "finished_at": _date(as_long("$fa")),
         "backoff_policy": "$bo",
         "error": "$er",
         "partition": "$pt",

@@ -35,7 +35,17 @@ from holdfast.store import NO_DEADLINE, LeaseAsk, Transition, partition_claim
 from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import WOKEN, Deltas, moved
-from holdfast.stores.mongo.layout import CLAIMS, DELAYED, LEASED, MESSAGES, ODD, QUEUES, READY, Doc
+from holdfast.stores.mongo.layout import (
+    CLAIMS,
+    DELAYED,
+    LEASED,
+    MESSAGES,
+    ODD,
+    QUEUES,
+    READY,
+    Doc,
+    as_long,
+)
 from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.records import read_claim
 from holdfast.stores.mongo.rows import base_of, position, read_lease, take_lease
@@ -480,10 +490,12 @@ class Leasing:
         """What somebody edited into nonsense: out of the way, as it is."""
         deltas: Deltas = Counter()
         for doc in docs:
-            known = {"_id": doc["_id"], "st": doc["st"]}
-            change = {"$set": {"st": ODD, "was": doc["st"]}}
+            state, part = doc["st"], doc.get("pt")
+            change = {"$set": {"st": ODD, "was": state}}
+            known = {"_id": doc["_id"], "st": state}
             n = self._db.get(MESSAGES).update_one(known, change).modified_count
-            deltas.update(moved(n, Counter({doc.get("pt"): n}), doc["st"]))
+            if isinstance(state, int) and isinstance(part, int | None):
+                deltas.update(moved(n, Counter({part: n}), state))
         return len(docs), deltas
 
 
@@ -527,7 +539,7 @@ def _again(
     ask: LeaseAsk, now: int, deadline: int | None = None, *, fenced: bool = False
 ) -> list[Doc]:
     """For any message: with a time-out of its own, or leased before."""
-    own: Doc = {"$toLong": {"$round": [{"$multiply": ["$to", 1000]}]}}
+    own = as_long({"$round": [{"$multiply": ["$to", 1000]}]})  # nothing, where that is no number
     held: Doc = {
         "st": LEASED,
         "tk": {"$literal": ask.token},

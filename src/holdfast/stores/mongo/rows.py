@@ -151,7 +151,10 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
     try:
         row = msgspec.convert(doc, Row, builtin_types=BYTES)
         id = id_of(row.key)
-        attempts, first = row.at, row.fl
+        attempts, first, timeout = row.at, row.fl, row.to
+        if timeout is not None and not damage.is_timeout(timeout):
+            damage.note(queue, id, f"its time-out: {timeout}")
+            timeout = None
         if leasing_at is not None:
             attempts += 1
             first = first or leasing_at
@@ -168,7 +171,7 @@ def read_message(doc: Doc, queue: str, leasing_at: int | None = None) -> Message
             row.ea,
             row.av,
             attempts,
-            row.to,
+            timeout,
             row.mx,
             damage.read_backoff(row.bo, queue, id) if row.bo else None,
             first,

@@ -182,6 +182,8 @@ def heads(
             if doc is None:
                 break
             rank = doc["rk"]
+            if not isinstance(rank, int):  # damaged, and last in this order
+                break
             if head := _head(doc):
                 first[part, rank] = min(first.get((part, rank), head), head)
     oldest: dict[int, int] = {}

@@ -45,7 +45,8 @@ class LowMark:
         """The place to begin at for each rank; None: from the bottom."""
         while self._marks and now - self._marks[0][0] >= LATE_S:
             for rank, place in self._marks.popleft()[1].items():
-                self._lows[rank] = max(self._lows[rank], place)
+                if 0 <= rank < LANES:  # else the row was damaged
+                    self._lows[rank] = max(self._lows[rank], place)
         return self._lows if self._bounded and now < self._bottom_due else None
 
     def note(

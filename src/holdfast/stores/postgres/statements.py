@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from holdfast.backoff import SECONDS_MAX
 from holdfast.store import NO_DEADLINE
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
+
+OWN_MS = (
+    f"round(CASE WHEN ack_timeout BETWEEN 0 AND {SECONDS_MAX} THEN ack_timeout END * 1000)::bigint"
+)
+"""A message's own time-out; none if it was damaged, which would end the lease of its neighbours
+with an error. NaN and infinity are greater than any other number."""
 
 # Primary keys, in order of the ids: two batches that name the same messages never deadlock. The row
 # of the queue is locked so that nobody deletes it meanwhile, before the first
@@ -152,7 +159,7 @@ leased AS (
   UPDATE holdfast.message SET
     state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
     leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = %(batch)s,
-    verb = NULL, deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)
+    verb = NULL, deadline = %(now)s + coalesce({OWN_MS}, %(timeout)s)
   WHERE ctid = ANY (ARRAY({{pick}})) AND state + 0 = 0
     AND (%(any)s OR (SELECT partitions FROM q) = 1)
   RETURNING rank, place, qid, token, deadline, {COLUMNS}
@@ -193,7 +200,7 @@ LEASE_OWNED_PARTS = _TAKE_OWNED.format(pick=PICK_OWNED_PARTS)
 # The same for `hold`: no deadline, and only told how many.
 HOLD, HOLD_PARTS, HOLD_OWNED, HOLD_OWNED_PARTS = (
     statement[: statement.rindex("SELECT rank")].replace(
-        "%(now)s + coalesce(round(ack_timeout * 1000)::bigint, %(timeout)s)", str(NO_DEADLINE)
+        f"%(now)s + coalesce({OWN_MS}, %(timeout)s)", str(NO_DEADLINE)
     )
     + "SELECT count(*) FROM leased"
     for statement in (LEASE, LEASE_PARTS, LEASE_OWNED, LEASE_OWNED_PARTS)
@@ -243,7 +250,7 @@ WITH asked AS (
     state = 2, token = %(base)s + seq, attempts = attempts + 1, owner = %(owner)s,
     leased_at = %(now)s, first_leased_at = coalesce(first_leased_at, %(now)s), batch = NULL,
     verb = NULL,
-    deadline = %(now)s + coalesce(round(ack_timeout * 1000)::bigint, picked.timeout)
+    deadline = %(now)s + coalesce({OWN_MS}, picked.timeout)
   FROM picked
   WHERE message.ctid = picked.address AND message.state + 0 = 0
   RETURNING picked.n, rank, place, qid, token, deadline, {COLUMNS}

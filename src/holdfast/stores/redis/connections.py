@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any, cast
@@ -39,6 +39,9 @@ except ImportError:  # slower, and the same
 
 SERVER_MIN = (6, 2)
 
+MENDED_MAX = 1000
+"""Damaged notes that one call mends."""
+
 REDIRECTS = 5
 """How often a slot may turn out to be elsewhere before one gives up."""
 
@@ -50,6 +53,14 @@ _ELSEWHERE = (errors.NoScriptError, errors.AskError)
 MovedError is an AskError as well."""
 
 Arg = str | bytes | int
+
+
+class Misplaced(StoreCorrupt):
+    """A script found that what is noted of a message is damaged, before it wrote anything."""
+
+    def __init__(self, text: str, id: bytes) -> None:
+        super().__init__(text)
+        self.id = id
 
 
 class Script:
@@ -72,6 +83,8 @@ class Connections:
         self._closed = False
         self._made: Any = None
         self._by_pool: WeakKeyDictionary[Any, Lines] = WeakKeyDictionary()
+        self.mend: Callable[[str, bytes], None] | None = None
+        """Notes again where a message is, given the first key of the script that met it."""
 
     @property
     def client(self) -> Any:
@@ -109,6 +122,18 @@ class Connections:
             return self._ask(str(command[1]) if key is None else key, command)
 
     def script(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Messages whose notes are damaged are mended, one after the other, for it to succeed."""
+        mended = set[bytes]()
+        while True:
+            try:
+                return self._script(script, keys, args)
+            except Misplaced as found:
+                if self.mend is None or found.id in mended or len(mended) >= MENDED_MAX:
+                    raise
+                mended.add(found.id)
+                self.mend(keys[0], found.id)
+
+    def _script(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         with self.translated():
             try:
                 return self._ask(keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args))
@@ -135,6 +160,11 @@ class Connections:
                     answers[n] = error
             elif isinstance(answer, FAILURES):
                 answers[n] = self._ours(answer)
+                if isinstance(answers[n], Misplaced):  # nothing has been written
+                    try:
+                        answers[n] = self.script(script, *calls[n])
+                    except HoldfastError as error:
+                        answers[n] = error
         return answers
 
     def run_each(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
@@ -264,6 +294,9 @@ _STRANGE = (
 )  # fmt: skip
 
 
+_MISPLACED = re.compile(r"MISPLACED ([0-9a-f]*):")
+
+
 def _by_words(said: str, text: str) -> HoldfastError:
     """Errors inside a script are known by their words only."""
 
@@ -276,6 +309,8 @@ def _by_words(said: str, text: str) -> HoldfastError:
         return StoreFull(f"{text}. Nothing was stored; consumers can still work it off")
     if says("MISCONF", "NOREPLICAS"):
         return StoreReadOnly(text)
+    if (found := _MISPLACED.search(said)) is not None:
+        return Misplaced(text, bytes.fromhex(found[1]))
     if says(*_STRANGE):
         return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
     if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions", "executing the script can't"):

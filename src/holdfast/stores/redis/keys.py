@@ -26,6 +26,7 @@ homes whose names are the same up to an "@".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -33,6 +34,7 @@ from holdfast.message import home_of, is_dlq
 
 LANES = 10
 _SHARED = ("c", "m", "x", "e", "k", "kn")
+_SETTINGS = re.compile(r":\{([^}]+)\}(.*):c")
 _OF_QUEUE = ("d", "z", "b", "a", "w")
 
 
@@ -85,6 +87,8 @@ class Home:
         self.arrive = {q: [*shared[:4], *line[q], *self.receipts] for q in "01"}
         self.conclude = {q: [*shared[:4], self.key("t"), *line[q]] for q in "01"}
         self.count = [*shared[:3], *own["0"], *own["1"], *back["0"], *back["1"], *lanes]
+        stand = [self.key(kind + q) for q in "01" for kind in "dza"]
+        self.mend = [*shared[:5], self.key("t"), *stand, *back["0"], *back["1"]]
         self.queues = [self.key(kind) for kind in ("c", "a0", "a1", "w0", "w1", "v0", "v1")]
 
     def key(self, kind: str) -> str:
@@ -143,6 +147,11 @@ class Keys:
 
     def of(self, queue: str, parts: int = 1) -> Home:
         return self.home(home_of(queue), parts)
+
+    def home_of(self, settings: str) -> str | None:
+        """The name of the home whose settings lie under a key."""
+        found = _SETTINGS.fullmatch(settings.removeprefix(self._prefix))
+        return None if found is None else found[1] + found[2]
 
     def records(self, kind: str) -> Sequence[str]:
         return [self._common(f"names:{kind}"), self._common(f"values:{kind}")]

@@ -114,7 +114,7 @@ def read_message(
         return _stand_in(blob, id, queue, attempts, first, available, history, str(error))
     policy = damage.read_backoff(backoff, queue, id) if backoff is not None else None
     past = damage.read_history(history, queue, id) if history else NO_HISTORY
-    return Message(
+    message = Message(
         id,
         queue,
         partition,
@@ -133,6 +133,10 @@ def read_message(
         first,
         past,
     )
+    sound = (ack_timeout is None or damage.is_timeout(ack_timeout)) and (
+        max_attempts is None or damage.is_attempts(max_attempts)
+    )
+    return message if sound else damage.mended(message, "its time-out or its attempts")
 
 
 def _stand_in(
@@ -196,7 +200,7 @@ def read_waiting(
     """As it is, waiting or leased. `call` is the record of the lease call that holds it."""
     first = where.first
     if where.state == "F" and call is not None:
-        first = int(call[: call.index(b" ")])
+        first = _call(call, id, queue)[0]
     return read_message(blob, id, queue, where.attempts, first, where.available, history)
 
 
@@ -209,9 +213,19 @@ def read_lease(
     call: bytes | None,
     deadline: int,
 ) -> Lease:
-    at, _, owner = (call or b"0  ").split(b" ", 2)
+    at, owner = (0, "") if call is None else _call(call, id, queue)
     message = read_waiting(blob, id, queue, where, history, call)
-    return Lease(message, where.token, deadline, int(at), owner.decode())
+    return Lease(message, where.token, deadline, at, owner)
+
+
+def _call(stored: bytes, id: str, queue: str) -> tuple[int, str]:
+    """When a lease call was, and whose; see lease.lua."""
+    try:
+        at, _, owner = stored.split(b" ", 2)
+        return int(at), owner.decode()
+    except ValueError:
+        damage.note(queue, id, "the call that leased it")
+        return 0, ""
 
 
 def take_lease(

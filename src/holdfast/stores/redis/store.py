@@ -46,6 +46,7 @@ from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
+from holdfast.stores.redis.mending import Mender
 from holdfast.stores.redis.moves import (
     ANSWERS,
     CHUNK,
@@ -142,6 +143,7 @@ class RedisStore:
         self._looked: _Looked | None = None
         self._news = ""
         self._looked_at: dict[str, float] = {}
+        self._db.mend = Mender(self._db, self._keys).mend
         self._wake = Wake(self._db)
         self._mover = Mover(self._db, self._keys, self._on)
         self._known: dict[str, tuple[QueueSpec, float]] = {}
@@ -487,7 +489,8 @@ class RedisStore:
     def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
         _, tokens, blobs, extras = answer
         again = {int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)}
-        names = [token.decode() for token in tokens]
+        # An entry of a lane that somebody else wrote names no message: it has no body.
+        names = [token.decode(errors="replace") for token in tokens]
         found = browse.bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
         leases: list[Lease] = []
         for n, (token, blob) in enumerate(zip(names, found, strict=True)):

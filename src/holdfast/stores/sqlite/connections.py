@@ -30,6 +30,7 @@ CHECKPOINT_PAGES = 8000
 """A commit that finds the log file as long as this, some 32 MB, folds it into the database itself
 (two fsyncs): the thread that does so beside the writers has fallen behind."""
 THREADS_MAX = 1000
+UNDECODABLE = "Could not decode to UTF-8"
 ASK_MS = 1
 """How long SQLite itself waits for the write lock before `_begin` asks again."""
 OWN_S = (0.05, 1.0)
@@ -38,6 +39,10 @@ a transaction counts that may have written nothing."""
 POLL_S, IDLE_POLL_S, IDLE_AFTER_S = 0.002, 0.03, 1.0
 """How often one thread per store asks SQLite whether another process has committed: at once after
 somebody has, then less and less often."""
+
+
+class Undecodable(StoreCorrupt):
+    """A TEXT column holds bytes that are no UTF-8."""
 
 
 class Connections:
@@ -52,6 +57,7 @@ class Connections:
         """By thread: the id of the connection that it gave last to be joined."""
         self._pid = 0
         self._closed = False
+        self._text: Callable[[bytes], Any] | None = None
         self.lost: str | None = None
         """What of the write-ahead log could not be read when it was opened."""
 
@@ -181,6 +187,20 @@ class Connections:
                 return
         raise InvalidArgument("within", f"the connection must be to {self._path}")
 
+    def read_leniently(self) -> bool:
+        """From now on, text that is no UTF-8 is read as the bytes it is; False if it was before.
+
+        Only a file that holds such text is read so: a function that is called for every text costs
+        a tenth of the speed of leasing.
+        """
+        self._ensure()
+        with self._opening, self._write_lock, self._read_lock:
+            if self._text is not None:
+                return False
+            self._text = _text_or_bytes
+            self._writer.text_factory = self._reader.text_factory = self._text
+            return True
+
     def watching(self) -> Watch:
         """Start to watch; what is committed from now on wakes the `wait` of the result."""
         with translated(self._path):
@@ -210,18 +230,21 @@ class Connections:
             # Connections of a parent process must be neither used nor closed here (SQLite's rule
             # about fork): the old ones are only forgotten.
             self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+            gone = wal.gone(self._path)
             self._writer = self._open()
-            self._look_at_log()
+            self._look_at_log(gone)
             self._reader = self._open()
+            if self._text is not None:
+                self._writer.text_factory = self._reader.text_factory = self._text
             self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
             self._watcher = _Watcher(self._open)
             self._checkpointer = Checkpointer(self._open)
             self._pid = os.getpid()
 
-    def _look_at_log(self) -> None:
+    def _look_at_log(self, gone: str | None) -> None:
         """Runs before the first write, which starts a damaged log over."""
         self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        problem = wal.lost(self._path)
+        problem = gone or wal.lost(self._path)
         if problem is not None:
             self.lost = problem
             logger.error(
@@ -373,9 +396,18 @@ def translated(path: Path) -> Generator[None, None, None]:
         raise _translate(error, path) from error
 
 
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
 def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     text = f"{path}: {error}"
+    if UNDECODABLE in text:
+        return Undecodable(text)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(
             f"{text}; another process, or another connection of this one, holds the write lock: "

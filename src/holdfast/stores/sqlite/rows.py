@@ -7,13 +7,17 @@ from typing import Any
 from holdfast.message import NO_HISTORY, Lease, Message
 from holdfast.payload import JSON
 from holdfast.store import LeaseAsk
+from holdfast.stores import damage
 from holdfast.stores.rows import COLUMNS, encode_json, read_message, write_history
 
+COLUMNS_SO_FAR = COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")
+"""Of a message that may be leased right now."""
 LEASED_COLUMNS = (
-    "call || '.' || lease || '.' || seq, deadline, leased_at, owner, "
-    + COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")
+    "coalesce(call, '') || '.' || lease || '.' || seq, deadline, coalesce(leased_at, 0), "
+    f"coalesce(owner, ''), {COLUMNS_SO_FAR}"
 )
-"""What makes a Lease, of holdfast_message joined with holdfast_lease."""
+"""What makes a Lease, of holdfast_message left joined with holdfast_lease: without a row there, a
+leased message has a token without a call, and can still be settled."""
 
 
 def write_message(m: Message) -> tuple[Any, ...]:
@@ -77,4 +81,9 @@ def take_lease(row: tuple[Any, ...], ask: LeaseAsk, lease: int, now: int) -> Lea
 def read_lease(row: tuple[Any, ...], queue: str, at: int) -> Lease:
     """The lease whose LEASED_COLUMNS start at index `at`."""
     message = read_message(row, queue, at + 4)
-    return Lease(message, row[at], row[at + 1], row[at + 2], row[at + 3])
+    token, deadline, leased_at, owner = row[at : at + 4]
+    if type(leased_at) is not int or type(owner) is not str or type(token) is not str:
+        damage.note(queue, message.id, "a column of its lease is of another type")
+        leased_at = leased_at if type(leased_at) is int else 0
+        token, owner = damage.text(token), damage.text(owner)
+    return Lease(message, token, deadline, leased_at, owner)

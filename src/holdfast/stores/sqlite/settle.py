@@ -12,6 +12,7 @@ import msgspec
 from holdfast.message import Finished
 from holdfast.payload import JSON
 from holdfast.store import Settled, Target, Transition, Verb
+from holdfast.stores import damage
 from holdfast.stores.rows import encode_json, write_history
 from holdfast.stores.sqlite.rows import write_message
 
@@ -43,7 +44,7 @@ INSERT INTO holdfast_log
 SELECT seq, qid, ?, ?, id, part, priority, key, type, content_type, headers,
    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, coalesce(?, history),
    coalesce(first_leased_at, leased_at), leased_at, owner, lease, ?, ?, body
-FROM holdfast_message JOIN holdfast_lease USING (lease) WHERE seq = ?
+FROM holdfast_message LEFT JOIN holdfast_lease USING (lease) WHERE seq = ?
 """
 # The same for many that end alike, with no result and no new history: an ack of a whole batch.
 FINISH_ALIKE = (
@@ -204,7 +205,7 @@ class _Batch:
         seqs = _alike(moves, first, f"{held}.")
         if seqs is None:
             return False
-        call, _, lease = held.partition(".")
+        call, _, lease = held.rpartition(".")
         seqs_list, ids = _list(seqs), msgspec.json.encode([move.id for move in moves]).decode()
         held_here = self._db.execute(STILL_HELD, (seqs_list, ids, lease, call)).fetchall()
         if sum(n for _, _, n in held_here) != len(moves):
@@ -257,7 +258,7 @@ class _Batch:
 
     def _call(self, held: str) -> tuple[str, int]:
         """The first two parts of a token, remembered: a batch mostly comes from one lease call."""
-        call, lease = held.split(".")
+        call, _, lease = held.rpartition(".")
         self._calls[held] = call, int(lease)
         return self._calls[held]
 
@@ -380,7 +381,10 @@ def _fits(row: _Row, move: Transition, call: str, lease: int) -> bool:
     if move.token is None:
         return row[_STATE] != LEASED and row[_PLACE] == move.place
     if row[_CALL] != call or row[_LEASE] != lease or row[_ID] != move.id:
-        return False  # a message that is not leased has no call
+        # A message that is not leased has no call; neither has one whose lease lost its row.
+        told = damage.text(row[_CALL] or ""), row[_LEASE], damage.text(row[_ID])
+        if row[_STATE] != LEASED or told != (call, lease, move.id):
+            return False
     return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at
 
 

@@ -6,16 +6,17 @@ whole batch, and an empty queue is noticed by a reader, without asking for the w
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.resources import files
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -42,11 +43,12 @@ from holdfast.store import (
     View,
     partition_claim,
 )
-from holdfast.stores import page_of, read_cursor, url_options
+from holdfast.stores import damage, page_of, read_cursor, url_options
 from holdfast.stores.rows import COLUMNS, WIDTH, read_message
 from holdfast.stores.sqlite import browse, records, settle
-from holdfast.stores.sqlite.connections import Connections
+from holdfast.stores.sqlite.connections import Connections, Undecodable
 from holdfast.stores.sqlite.rows import (
+    COLUMNS_SO_FAR,
     LEASED_COLUMNS,
     PLAIN_COLUMNS,
     PLAIN_WIDTH,
@@ -137,7 +139,7 @@ FROM json_each(?) names CROSS JOIN holdfast_queue q ON q.name = names.value
 
 # Index holdfast_message_id.
 GET = f"""
-SELECT name, {LEASED_COLUMNS.partition("owner, ")[2]}
+SELECT name, {COLUMNS_SO_FAR}
 FROM holdfast_message m JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
 LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
 WHERE home = ? AND id IN (SELECT value FROM json_each(?))
@@ -156,6 +158,17 @@ SELECT part, lane, place, enqueued_at FROM holdfast_message WHERE seq IN (
 DUE = """
 SELECT part, lane, min(place), enqueued_at, count(*) FROM holdfast_message
 WHERE qid = :qid AND state = 1 AND available_at <= :now GROUP BY part, lane
+"""
+
+
+# Rows that no lease, page or sweep can find: a full scan, for `holdfast doctor`.
+MISPLACED = """
+SELECT id FROM holdfast_message WHERE state IS NOT 0 AND state IS NOT 1 AND state IS NOT 2
+  OR qid NOT IN (SELECT qid FROM holdfast_queue) OR typeof(place) <> 'integer'
+  OR typeof(available_at) <> 'integer' OR typeof(deadline) <> 'integer'
+  OR part NOT BETWEEN 0 AND (SELECT partitions - 1 FROM holdfast_queue q
+                             WHERE q.qid = holdfast_message.qid)
+LIMIT ?
 """
 
 
@@ -179,6 +192,27 @@ def open_url(url: str) -> SQLiteStore:
     except ValueError:
         raise InvalidArgument("url option busy_timeout", "must be a number of seconds") from None
     return SQLiteStore(Path(path), synchronous=synchronous, busy_timeout=busy_s)
+
+
+logger = logging.getLogger("holdfast.stores.sqlite")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def rereads(
+    method: Callable[Concatenate[SQLiteStore, P], R],
+) -> Callable[Concatenate[SQLiteStore, P], R]:
+    """Run a method again, in a new transaction, once it has met text that is no UTF-8."""
+
+    @wraps(method)
+    def run(self: SQLiteStore, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except Undecodable:
+            self.read_leniently()
+            return method(self, *args, **kwargs)
+
+    return run
 
 
 class SQLiteStore:
@@ -212,6 +246,16 @@ class SQLiteStore:
         with self._db.read() as db:
             row = db.execute(found).fetchone()
         return row[0] if row else None
+
+    def read_leniently(self) -> None:
+        if self._db.read_leniently():
+            logger.warning("%s: a text in it is no UTF-8; see holdfast doctor", self.path)
+
+    @rereads
+    def misplaced(self, limit: int) -> list[str]:
+        """The ids of messages whose row was damaged so that nothing finds them any more."""
+        with self._db.read() as db:
+            return [damage.text(id) for (id,) in db.execute(MISPLACED, (limit,))]
 
     def close(self) -> None:
         self._db.close()
@@ -301,6 +345,7 @@ class SQLiteStore:
             counts.write(db)
         return answers
 
+    @rereads
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
@@ -332,6 +377,7 @@ class SQLiteStore:
             counts.write(db)
         return leases
 
+    @rereads
     def hold(self, ask: LeaseAsk, now: int) -> int:
         return len(self._take(ask, now, TAKE_HELD)[1])
 
@@ -360,10 +406,12 @@ class SQLiteStore:
             counts.write(db)
         return lease, rows
 
+    @rereads
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         with self._writing(quiet=True) as db:
             return settle.finish(db, _must_exist(db, queue), batch, limit, now, status)
 
+    @rereads
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
             return []
@@ -371,24 +419,28 @@ class SQLiteStore:
         with self._writing(within, quiet=quiet) as db:
             return settle.settle(db, moves, now)
 
+    @rereads
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT {LEASED_COLUMNS} FROM holdfast_message JOIN holdfast_lease USING (lease) "
-                "WHERE qid = ? AND state = 2 AND deadline <= ? ORDER BY deadline, seq LIMIT ?",
+                f"SELECT {LEASED_COLUMNS} FROM holdfast_message LEFT JOIN holdfast_lease "
+                "USING (lease) WHERE qid = ? AND state = 2 "
+                "AND deadline <= ? ORDER BY deadline, seq LIMIT ?",
                 (_must_exist(db, queue), now, limit),
             ).fetchall()
         return [read_lease(row, queue, 0) for row in rows]
 
+    @rereads
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT {LEASED_COLUMNS} FROM holdfast_message JOIN holdfast_lease USING (lease) "
-                "WHERE batch = ? AND qid = ? AND id > ? ORDER BY id LIMIT ?",
+                f"SELECT {LEASED_COLUMNS} FROM holdfast_message LEFT JOIN holdfast_lease "
+                "USING (lease) WHERE batch = ? AND qid = ? AND id > ? ORDER BY id LIMIT ?",
                 (batch, _must_exist(db, queue), after or "", limit),
             ).fetchall()
         return [read_lease(row, queue, 0) for row in rows]
 
+    @rereads
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._db.snapshot() as db:
             qid = _must_exist(db, view.queue)
@@ -400,6 +452,7 @@ class SQLiteStore:
         with self._db.snapshot() as db:
             return browse.split(db, view, _must_exist(db, view.queue), parts, now)
 
+    @rereads
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
         with self._db.read() as db:
             rows = db.execute(

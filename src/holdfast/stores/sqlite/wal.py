@@ -4,8 +4,13 @@ SQLite ignores a log whose header is damaged, and all that follows a damaged fra
 a store whose messages were all in there opens empty. After opening, the shared index next to the
 log says how far SQLite could read. Whatever else was committed in this log is lost.
 
+A log that was deleted after a kill leaves the index behind, which says how many frames it had, and
+how many of them are in the file. SQLite makes the index anew, so this looks before it opens it.
+
 A writer that is killed leaves frames without a commit at the end, or one that is written in part;
-these are not counted. What is not noticed: a log that is missing, or cut off between two commits.
+these are not counted. What cannot be noticed: a log that is cut off between two commits, and one
+that was deleted together with its index. Then nothing is left that knows of these commits: until a
+log is folded in, the file itself is as it was before them.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +27,8 @@ from holdfast import clock
 HEADER, FRAME = 32, 24
 MAGIC = (0x377F0682, 0x377F0683)
 """The checksums are of little-endian, and of big-endian, words."""
+INDEX = 100
+"""Bytes of the index up to the number of frames that are in the file."""
 TRIES = 3
 REST_S = 0.05
 """Between two looks: what a live writer is just writing looks different then."""
@@ -30,14 +38,39 @@ _lock = threading.Lock()
 _indexes: dict[str, int] = {}
 
 
+def gone(path: Path) -> str | None:
+    """What was in a log that is not there any more. Call it before opening; None if nothing was."""
+    return _surely(lambda: _missing(path))
+
+
+def _missing(path: Path) -> str | None:
+    log = Path(f"{path}-wal")
+    try:
+        if path.stat().st_size == 0 or (log.exists() and log.stat().st_size > 0):
+            return None
+        head = os.pread(_index_of(path), INDEX, 0)
+    except OSError:
+        return None  # no index: the last one who had the store open closed it in order
+    if len(head) < INDEX or not head[12]:
+        return None
+    frames, folded = struct.unpack_from("=I", head, 16)[0], struct.unpack_from("=I", head, 96)[0]
+    if frames <= folded:
+        return None
+    return f"it is gone, with {frames - folded:,} frames that were not in the file yet"
+
+
 def lost(path: Path) -> str | None:
     """What cannot be read; None if nothing is wrong. Call it after opening, before writing."""
-    problem = _look(path)
+    return _surely(lambda: _look(path))
+
+
+def _surely(look: Callable[[], str | None]) -> str | None:
+    problem = look()
     for _ in range(TRIES - 1):
         if problem is None:
             return None
         clock.sleep(REST_S)
-        if _look(path) != problem:
+        if look() != problem:
             return None
     return problem
 

@@ -247,3 +247,14 @@ def test_of_two_at_once_with_one_receipt_one_stores(
         thread.join()
     assert answers.count(Enqueued.STORED) == queue.stats().ready == 50
     assert len(answers) == 200
+
+
+def test_a_receipt_is_of_its_queue(hf: Holdfast) -> None:
+    """Two callers may choose the same text: that of one queue hides nothing from the other."""
+    queues = [hf.queue(name) for name in ("orders", "bills", "bills@eu")]
+    for n, queue in enumerate(queues):
+        assert [m.duplicate for m in queue.enqueue_many([n], receipt="r")] == [False]
+    for queue in queues:
+        assert [m.duplicate for m in queue.enqueue_many(["again"], receipt="r")] == [True]
+    for n, queue in enumerate(queues):
+        assert [entry.message.payload for entry in queue.browse()] == [n]

@@ -13,7 +13,7 @@ call('LLEN', key('w' .. flag)); call('XLEN', key('v' .. flag))
 local ids, gone, back = {}, {}, {}
 for i = 6, #ARGV do ids[i - 5] = ARGV[i] end
 for i, state in ipairs(hmget('x', ids)) do
-  local row = state and read(state)
+  local row = state and read(state, ids[i])
   if row and row.state == 'T' and row.entry == move then
     if string.find(refused, ' ' .. ids[i] .. ' ', 1, true) then
       call('ZCARD', key('r' .. flag .. '.' .. row.part))

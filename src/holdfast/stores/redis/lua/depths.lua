@@ -33,8 +33,8 @@ local function recounted(kind, ids_after)
   local counts, ids, last = {}, ids_after(nil)
   for i = 1, #parts do counts[i] = 0 end
   while #ids > 0 do
-    for _, state in ipairs(hmget('x', ids)) do
-      local at = read(state).part + 1
+    for i, state in ipairs(hmget('x', ids)) do
+      local at = read(state, ids[i]).part + 1
       counts[at] = (counts[at] or 0) + 1
     end
     ids, last = ids_after(last)

@@ -44,8 +44,8 @@ if what == 'go on' and call('HEXISTS', KEYS[1], 'dropping' .. flag) == 0 then re
 local function forget(ids)
   if #ids == 0 then return end
   if what == 'go on' then
-    for _, state in ipairs(hmget('x', ids)) do
-      local row = state and read(state)
+    for i, state in ipairs(hmget('x', ids)) do
+      local row = state and read(state, ids[i], true)
       local name = row and row.state ~= 'W' and call_of(row.token)
       if name and call('HINCRBY', key('kn'), name, -1) <= 0 then
         call('HDEL', key('k'), name)

@@ -19,7 +19,7 @@ end
 -- place; else nil. And what x says of it. `lanes` are those in use.
 local function expected(lanes, id, token, flag, overdue, place)
   local state, row = call('HGET', key('x'), id), nil
-  if state then row = read(state) elseif token == '' then row = untouched(lanes, id, place) end
+  if state then row = read(state, id) elseif token == '' then row = untouched(lanes, id, place) end
   local fits = row and row.flag == flag
   if fits and token == '' then
     fits = (row.state == 'W' or row.state == 'S') and row.place == place

@@ -49,6 +49,7 @@ local function group_of(rest)
   local told = name and call('HGET', key('k'), name) or '0  '
   local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
   group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
+  if not group.at then group.at, group.batch, group.owner = '0', '', '' end -- somebody else wrote it
   local line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
   group.length, group.line = #line + 15, line
   groups[rest] = group
@@ -70,7 +71,7 @@ for i = 1, #ids do
       --#include rows
       parse = read
     end
-    local row = parse(state)
+    local row = parse(state, id)
     if row.state == 'L' and row.flag == flag and row.token == token then
       again[#again + 1] = row.entry
       parts[row.part] = (parts[row.part] or 0) + 1

@@ -97,7 +97,7 @@ else
     for part, n in pairs(counts) do chosen[#chosen + 1] = { lane_of(part, lane), n } end
   end
   local rows, past = hmget('x', some), hmget('e', some)
-  for i = 1, #again do rows[i] = read(rows[i]) end
+  for i = 1, #again do rows[i] = read(rows[i], some[i]) end
   for _, of in ipairs(chosen) do
     call('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', of[2], 'STREAMS', of[1], '>')
   end

@@ -8,6 +8,7 @@ local function let_go(row, id)
   call('ZREM', key('d' .. row.flag), row.token)
   local name = call_of(row.token)
   local at, batch, owner = string.match(call('HGET', key('k'), name) or '0  ', '^(%d+) (%S*) (.*)$')
+  if not at then at, batch, owner = '0', '', '' end -- somebody else wrote it
   if batch ~= '' then
     call('ZREM', key('b' .. row.flag), batch .. ' ' .. id .. ' ' .. row.token)
   end

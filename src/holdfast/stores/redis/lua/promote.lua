@@ -8,7 +8,7 @@ local function promote(flag, now)
   for i = 1, #due do ids[i] = string.sub(due[i], 16) end
   local rows, parts = hmget('x', ids), {}
   for i = 1, #due do
-    rows[i] = read(rows[i])
+    rows[i] = read(rows[i], ids[i])
     parts[rows[i].part] = (parts[rows[i].part] or 0) + 1
   end
   for part in pairs(parts) do call('ZCARD', key('r' .. flag .. '.' .. part)) end

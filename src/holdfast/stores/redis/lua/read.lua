@@ -66,8 +66,9 @@ else
   end
 end
 local states, past, calls = hmget('x', ids), hmget('e', ids), {}
+local noted = what ~= 'get' and (what ~= 'ready' or flag == '1') -- x tells of all that stands there
 for i = 1, #ids do
-  local row = states[i] and read(states[i])
+  local row = (states[i] or noted) and read(states[i], ids[i])
   local held = row and (row.state == 'F' or row.state == 'L')
   calls[i] = held and call('HGET', key('k'), call_of(row.token)) or false
 end

@@ -19,7 +19,7 @@ local function refused(commands)
   return found, n
 end
 
-local reads = refused('HGET @ -;HMGET @ -;HLEN @;HEXISTS @ -;HSTRLEN @ -;LLEN @;EXISTS @;XLEN @;XRANGE @ - +;' ..
+local reads = refused('HGET @ -;HMGET @ -;HGETALL @;HLEN @;HEXISTS @ -;HSTRLEN @ -;LLEN @;EXISTS @;XLEN @;XRANGE @ - +;' ..
   'XINFO GROUPS @;XPENDING @ -;ZCARD @;ZCOUNT @ 0 0;ZSCORE @ -;ZRANGE @ 0 0;ZRANGEBYLEX @ - +;' ..
   'ZRANGEBYSCORE @ 0 0')
 local writes, n = refused('HSET @ - - -;HDEL @ -;HINCRBY @ - -;RPUSH @ -;XADD @ * - -;' ..

@@ -82,7 +82,16 @@ local function settle(at)
 end
 
 local answers = {}
-for at = 3, #ARGV, WIDTH do answers[#answers + 1] = settle(at) end
+for at = 3, #ARGV, WIDTH do
+  local fine, answer = pcall(settle, at)
+  if not fine then
+    -- Answers what has been written; the caller asks again for the rest, and is then told.
+    local said = type(answer) == 'table' and answer.err or answer
+    if #answers == 0 or not string.find(said, 'MISPLACED', 1, true) then error(answer, 0) end
+    break
+  end
+  answers[#answers + 1] = answer
+end
 for to in pairs(back) do
   --#include news
   wake(to)
