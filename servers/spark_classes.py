@@ -50,10 +50,11 @@ def _can_archive(java: Java) -> bool:
 
 
 def _key(java: Java) -> str:
-    """Of the Java and the jars: an archive fits no others."""
+    """Of the Java, however it was found, and the jars: an archive fits no others."""
     import pyspark
 
-    return sha256(f"{java} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:12]
+    fits = f"{java.home} {java.version} {pyspark.__version__} {pyspark.__file__}"
+    return sha256(fits.encode()).hexdigest()[:12]
 
 
 def _make(archive: Path) -> None:

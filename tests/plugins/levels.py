@@ -19,8 +19,9 @@ SLOTS_MATTER = {
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
 SERVERS = ("postgres", "redis", "mongo")
-LONG = ("spark", "web", "model", "ordered")
-"""Folders of tests that take many seconds each."""
+LONG = ("spark", "ordered", "web", "model")
+"""Folders of tests that take many seconds each, in the order in which they are begun: Spark's
+first, so that one process has done most of them, with one JVM, before others come to help."""
 IN_TURN = {
     "conformance": SERVERS,
     "spark": SHARED,
@@ -69,10 +70,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: folder_of(item) not in LONG)  # begun last, they would end alone
+    items.sort(key=_turn)
     ids = Counter(item.nodeid for item in items)
     if twice := [id for id, n in ids.items() if n > 1]:  # xdist would run one of them
         raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
+
+
+def _turn(item: pytest.Item) -> int:
+    """Long tests first: begun last, they would end alone."""
+    folder = folder_of(item)
+    return LONG.index(folder) if folder in LONG else len(LONG)
 
 
 def _is_same_elsewhere(item: pytest.Item) -> bool:
