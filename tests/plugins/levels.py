@@ -19,9 +19,9 @@ SLOTS_MATTER = {
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
 SERVERS = ("postgres", "redis", "mongo")
-LONG = ("spark", "ordered", "web", "model")
-"""Folders of tests that take many seconds each, in the order in which they are begun: Spark's
-first, so that one process has done most of them, with one JVM, before others come to help."""
+LONG = ("spark", "test_cli_spark", "test_cli_docs", "ordered", "web", "model")
+"""Folders and files of tests that take many seconds each, in the order in which they are begun:
+Spark's first, so that one process has done most of them, with one JVM, before others help."""
 IN_TURN = {
     "conformance": SERVERS,
     "spark": SHARED,
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     proven: set[tuple[str, str]] = set()
     placed: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        for name in {folder_of(item), item.path.stem} & IN_TURN.keys():
+        for name in _names(item) & IN_TURN.keys():
             placed[name].append(item)
     for name, stores in IN_TURN.items():
         _sample_stores(placed[name], stores, proven)
@@ -78,8 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _turn(item: pytest.Item) -> int:
     """Long tests first: begun last, they would end alone."""
-    folder = folder_of(item)
-    return LONG.index(folder) if folder in LONG else len(LONG)
+    return next((n for n, name in enumerate(LONG) if name in _names(item)), len(LONG))
+
+
+def _names(item: pytest.Item) -> set[str]:
+    return {folder_of(item), item.path.stem}
 
 
 def _is_same_elsewhere(item: pytest.Item) -> bool:

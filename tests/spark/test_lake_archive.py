@@ -155,6 +155,7 @@ def test_an_older_run_cannot_publish(spark: SparkSession, tmp_path: Path) -> Non
     assert len(list((tmp_path / "lake/_holdfast").glob("*.json"))) < 50
 
 
+@pytest.mark.extended
 def test_where_there_is_no_disk_spark_writes_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

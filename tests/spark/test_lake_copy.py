@@ -116,6 +116,7 @@ def test_a_copy_that_was_killed_goes_on_and_a_move_ends_the_source(
             hs.copy(one, two, ["orders"], spark=spark)
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-7")
 def test_what_is_sent_while_a_queue_moves_is_not_lost(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

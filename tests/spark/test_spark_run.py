@@ -305,6 +305,7 @@ def one_in_a_hundred(n: int) -> int:
     return n
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SPARK-2")
 def test_one_per_cent_of_poison_never_stops_the_stream(
     hf: Holdfast, run: Callable[..., Any], tmp_path: Path

@@ -78,6 +78,7 @@ def has_charts(page: Any, is_kept: bool) -> None:
         expect(charts.nth(n).locator("canvas")).to_be_visible()
 
 
+@pytest.mark.extended
 @pytest.mark.promise("DASH-1", "DASH-4")
 def test_a_walk_through_the_shop(
     world: World, open_page: Callable[..., Any], take: Callable[[Any, str], None], is_kept: bool
