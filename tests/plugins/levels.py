@@ -19,9 +19,11 @@ SLOTS_MATTER = {
 }  # fmt: skip
 """Files whose tests touch several queues or partitions at once: on a cluster, several slots."""
 SERVERS = ("postgres", "redis", "mongo")
-LONG = ("spark", "test_cli_spark", "test_cli_docs", "ordered", "web", "model")
+LONG = (
+    "test_setup_fresh_clone", "spark", "test_cli_spark", "test_cli_docs", "ordered", "web", "model",
+)  # fmt: skip
 """Folders and files of tests that take many seconds each, in the order in which they are begun:
-Spark's first, so that one process has done most of them, with one JVM, before others help."""
+Spark's early, so that one process has done most of them, with one JVM, before others help."""
 IN_TURN = {
     "conformance": SERVERS,
     "spark": SHARED,
