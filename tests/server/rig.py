@@ -28,6 +28,7 @@ class Doors:
     http: str
     grpc: str
     server: Server
+    loop: asyncio.AbstractEventLoop
 
     def url(self, door: str) -> str:
         return self.http if door == "http" else self.grpc
@@ -65,7 +66,9 @@ def serving(hf: Holdfast, **options: Any) -> Iterator[Doors]:
             raise made["error"]
         server: Server = made["server"]
         secure = "s" if server.is_secure else ""
-        yield Doors(f"http{secure}://{server.http}", f"grpc{secure}://{server.grpc}", server)
+        yield Doors(
+            f"http{secure}://{server.http}", f"grpc{secure}://{server.grpc}", server, made["loop"]
+        )
     finally:
         if "error" not in made:
             made["loop"].call_soon_threadsafe(ended.set)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
+import msgspec
 import pytest
 import urllib3
 
@@ -35,15 +36,15 @@ HEADER_BYTES = 8 * 1024
 LIMITS = Limits(
     header_bytes=HEADER_BYTES,
     headers=20,
-    head_seconds=1.0,
-    read_seconds=0.2,
-    write_seconds=0.4,
     body_bytes=100_000,
     connections=8,
     client_connections=5,
     rpc_connections=4,
     rpc_client_calls=3,
 )
+"""The times are the usual ones: a busy machine needs some for a handshake. Tests move the clock."""
+HASTY = msgspec.structs.replace(LIMITS, head_seconds=0.5, read_seconds=0.2)
+DAY = 86400.0
 HEAD = b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/queues/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
 POLL = b"POST /v1/queues/orders/leases HTTP/1.1\r\nHost: localhost\r\n"
@@ -51,14 +52,26 @@ POLL = b"POST /v1/queues/orders/leases HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp("hostile")
-    tls, own_tls = None, request.param == "tls"
-    if own_tls:
+    with _doors(request.param, LIMITS, tmp_path_factory.mktemp("hostile")) as doors:
+        yield doors
+
+
+@pytest.fixture(params=["plain", "tls"])
+def hasty(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """With times so short that a test can wait for them, and a handshake may fail."""
+    with _doors(request.param, HASTY, tmp_path) as doors:
+        yield doors
+
+
+@contextmanager
+def _doors(kind: str, limits: Limits, folder: Path) -> Iterator[Doors]:
+    tls = None
+    if kind == "tls":
         chain, key, _ = certificates(folder)
         tls = Tls(chain, key)
     with (
         holdfast.connect(f"sqlite:///{folder}/hostile.db") as hf,
-        serving(hf, limits=LIMITS, tls=tls) as doors,
+        serving(hf, limits=limits, tls=tls) as doors,
     ):
         hf.queue("orders")
         yield doors
@@ -103,6 +116,30 @@ def plain(doors: Doors) -> socket.socket:
 
 def _wait_for_none(doors: Doors) -> None:
     wait_until(lambda: len(doors.server._connections) == 0)
+
+
+def later(doors: Doors, seconds: float) -> None:
+    """What the server does about connections that are still like this after so many seconds."""
+
+    def look() -> None:
+        for one in list(doors.server._connections._open):
+            one.check(doors.loop.time() + seconds)
+
+    doors.loop.call_soon_threadsafe(look)
+
+
+def wait_for_head(doors: Doors) -> None:
+    """Until the server has seen the begin of a request."""
+    wait_until(lambda: any(one._phase == connections.HEAD for one in guarded(doors)))
+
+
+def _open(doors: Doors) -> list[Any]:
+    return list(doors.server._connections._open)
+
+
+def guarded(doors: Doors) -> list[connections.Guarded]:
+    """Those that have had their handshakes."""
+    return [one for one in _open(doors) if isinstance(one, connections.Guarded)]
 
 
 def answer(sock: socket.socket) -> tuple[int, Any]:
@@ -159,7 +196,9 @@ def test_a_head_that_never_ends(opened: Callable[[], socket.socket]) -> None:
     assert pour(sock, b"x" * 65536, 2**26) < 2**25
 
 
-def test_a_second_request_has_the_same_limits(opened: Callable[[], socket.socket]) -> None:
+def test_a_second_request_has_the_same_limits(
+    doors: Doors, opened: Callable[[], socket.socket]
+) -> None:
     sock = opened()
     sock.sendall(HEAD + b"\r\n")
     assert answer(sock)[0] == 200
@@ -168,6 +207,7 @@ def test_a_second_request_has_the_same_limits(opened: Callable[[], socket.socket
     two = opened()
     two.sendall(HEAD + b"\r\n" + HEAD + b"X: " + b"x" * HEADER_BYTES)
     assert answer(two)[0] == 200
+    later(doors, LIMITS.head_seconds)  # what came with the first head is not counted
     assert rest(two)[:12] in (b"", b"HTTP/1.1 431", b"HTTP/1.1 408")
 
 
@@ -180,49 +220,64 @@ def test_a_head_of_the_greatest_size_is_read(opened: Callable[[], socket.socket]
 
 
 @pytest.mark.parametrize("begun", [b"G", b"\r\n", HEAD, HEAD + b"X:"])
-def test_a_head_that_does_not_come(opened: Callable[[], socket.socket], begun: bytes) -> None:
+def test_a_head_that_does_not_come(
+    doors: Doors, opened: Callable[[], socket.socket], begun: bytes
+) -> None:
     sock = opened()
     sock.sendall(begun)
+    wait_for_head(doors)
+    later(doors, LIMITS.head_seconds)
     status, problem = answer(sock)
     assert (status, problem["title"]) == (408, "RequestTimeout")
     assert rest(sock) == b""
 
 
-def test_a_head_that_drips(opened: Callable[[], socket.socket]) -> None:
+def test_a_head_that_drips(doors: Doors, opened: Callable[[], socket.socket]) -> None:
     """Each byte comes soon after the last, which is no reason to wait for ever."""
     sock = opened()
     sock.sendall(HEAD + b"X: ")
-    sock.settimeout(0.02)
-    got = b""
-
-    def is_cut_off() -> bool:
-        nonlocal got
-        try:
-            sock.sendall(b"x")
-            got += sock.recv(1000)
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-        return b"408" in got
-
-    wait_until(is_cut_off)
+    wait_for_head(doors)
+    (one,) = guarded(doors)
+    for n in range(3):
+        received = one._received
+        sock.sendall(b"x")
+        wait_until(lambda received=received: one._received > received)
+        later(doors, LIMITS.head_seconds if n == 2 else 0.0)
+    status, problem = answer(sock)
+    assert (status, problem["title"]) == (408, "RequestTimeout")
 
 
-def test_a_connection_that_says_nothing(opened: Callable[[], socket.socket]) -> None:
-    assert rest(opened()) == b""
+def test_a_connection_that_says_nothing(doors: Doors, opened: Callable[[], socket.socket]) -> None:
+    sock = opened()
+    wait_until(lambda: bool(guarded(doors)))
+    later(doors, LIMITS.head_seconds)
+    assert rest(sock) == b""
 
 
-def test_a_handshake_that_never_ends(doors: Doors) -> None:
-    """On the plain server, a TLS greeting is no HTTP."""
-    with plain(doors) as sock, plain(doors) as other:
-        sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
-        assert rest(sock) == b"" or not doors.server.is_secure
-        assert rest(other) == b""
+def test_one_that_does_not_answer_the_end_of_tls(
+    doors: Doors, opened: Callable[[], socket.socket]
+) -> None:
+    sock = opened()
+    wait_until(lambda: bool(guarded(doors)))
+    for _ in range(3):
+        later(doors, LIMITS.head_seconds)
+    if doors.server.is_secure:
+        assert len(_open(doors)) == 1
+    later(doors, DAY)
     _wait_for_none(doors)
+    assert rest(sock) == b""
 
 
-def test_a_body_that_nobody_waits_for(opened: Callable[[], socket.socket]) -> None:
+def test_nobody_has_to_look_for_one_that_says_nothing(hasty: Doors) -> None:
+    """With TLS: for a handshake that never begins, or never ends."""
+    with plain(hasty) as sock, plain(hasty) as other:
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        assert rest(sock) == b"" or not hasty.server.is_secure  # this is no HTTP
+        assert rest(other) == b""
+    _wait_for_none(hasty)
+
+
+def test_a_body_that_nobody_waits_for(doors: Doors, opened: Callable[[], socket.socket]) -> None:
     """The answer was given before the body, which then goes on and on."""
     head = b"POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
     sock = opened()
@@ -232,7 +287,8 @@ def test_a_body_that_nobody_waits_for(opened: Callable[[], socket.socket]) -> No
     slow = opened()
     slow.sendall(head + b"x")
     assert answer(slow)[0] == 404
-    rest(slow)
+    later(doors, LIMITS.read_seconds + connections.BODY_MARGIN_S)
+    assert b"408" in rest(slow)[:12]
 
 
 @pytest.mark.parametrize("kind", ["trailer", "extension"])
@@ -240,7 +296,7 @@ def test_what_a_chunked_body_may_have_beside_it(
     opened: Callable[[], socket.socket], kind: str
 ) -> None:
     sock = opened()
-    sock.sendall(  # at once: between two pieces `read_seconds` could end
+    sock.sendall(
         POST
         + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         + b"d\r\n"
@@ -250,16 +306,16 @@ def test_what_a_chunked_body_may_have_beside_it(
     assert pour(sock, b"x" * 4096, 2**27) < 2**25
 
 
-def test_a_client_that_does_not_read(
-    doors: Doors, opened: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "WRITE_RATE", 2**40)
+def test_a_client_that_does_not_read(doors: Doors, opened: Callable[[], socket.socket]) -> None:
     hf = holdfast.connect(doors.server._hf.context.store)
     large = hf.queue("large")
     large.enqueue_many(["x" * 1_000_000] * 12)
     sock = opened()
     sock.sendall(b"GET /v1/queues/large/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    wait_until(lambda: len(doors.server._connections) == 1)
+    wait_until(lambda: any(one.flow.write_paused for one in guarded(doors)))
+    later(doors, LIMITS.write_seconds)
+    assert len(_open(doors)) == 1  # so large an answer has more time
+    later(doors, DAY)
     _wait_for_none(doors)
     large.delete(force=True)
 
@@ -350,6 +406,7 @@ def health(opened: grpc.Channel, metadata: Any = (), timeout: float = 10) -> Any
 
 PLAIN = pytest.mark.parametrize("doors", ["plain"], indirect=True)
 """Certificates are tested over HTTP."""
+HASTY_PLAIN = pytest.mark.parametrize("hasty", ["plain"], indirect=True)
 
 
 @PLAIN
@@ -361,9 +418,9 @@ def test_metadata_that_is_too_large(doors: Doors) -> None:
         health(opened, (("x", "y" * 100),))
 
 
-@PLAIN
-def test_a_grpc_connection_that_says_nothing(doors: Doors) -> None:
-    at = urlsplit(doors.grpc)
+@HASTY_PLAIN
+def test_a_grpc_connection_that_says_nothing(hasty: Doors) -> None:
+    at = urlsplit(hasty.grpc)
     with socket.create_connection((at.hostname, at.port), timeout=20) as sock:
         assert rest(sock) is not None  # the server's own first frame, then the end
 
@@ -416,11 +473,11 @@ def ended(sock: socket.socket) -> bool:
     return False
 
 
-@PLAIN
+@HASTY_PLAIN
 @pytest.mark.parametrize("method", ["MessageService/Enqueue", "MessageService/LeaseStream"])
-def test_a_grpc_message_that_never_comes(doors: Doors, method: str) -> None:
-    assert ended(call_by_hand(doors, method, None, 65535))
-    with channel(doors) as opened:
+def test_a_grpc_message_that_never_comes(hasty: Doors, method: str) -> None:
+    assert ended(call_by_hand(hasty, method, None, 65535))
+    with channel(hasty) as opened:
         health(opened)
 
 

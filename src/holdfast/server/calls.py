@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import grpc
@@ -27,6 +27,8 @@ from holdfast.server.limits import Limits
 TOO_MANY = "this address has {} calls open; try again later, or with fewer"
 TOO_LATE = "the message of the call did not come within {} s"
 NONE_CAME = "the call ended without a message"
+COUNTED_BYTES = 4096
+"""What smaller answers take is bounded by the number of calls."""
 
 Context = aio.ServicerContext[Any, Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
@@ -38,13 +40,21 @@ class Calls(aio.ServerInterceptor):
         self._limits = limits
         self._unread = unread
         self._of: Counter[str] = Counter()
+        self._made: dict[str, Any] = {}
+        """Handlers by method."""
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
+        method: Any = handler_call_details.method
+        if method not in self._made:
+            handler = await continuation(handler_call_details)
+            if handler is None or handler.request_streaming:
+                return handler
+            self._made[method] = self._over(handler)
+        return self._made[method]
+
+    def _over(self, handler: Any) -> Any:
         codecs = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
@@ -56,57 +66,64 @@ class Calls(aio.ServerInterceptor):
         return _grpc.stream_stream_rpc_method_handler(does, **codecs)
 
     def _unary(self, does: Any) -> Any:
-        async def call(requests: Any, context: Context) -> Any:
-            with await self._counted(context):
-                answer = await does(await self._message(requests, context), context)
-            size = answer.ByteSize()
-            self._unread.sent(size)
-
-            def done(_: Any) -> None:
-                self._unread.read(size)
-
-            context.add_done_callback(cast(Any, done))
+        async def call(_: Any, context: Context) -> Any:
+            client = await self._enter(context)
+            try:
+                answer = await does(await self._message(context), context)
+            finally:
+                self._leave(client)
+            if (size := answer.ByteSize()) >= COUNTED_BYTES:
+                self._unread.sent(size)
+                context.add_done_callback(cast(Any, lambda _: self._unread.read(size)))
             return answer
 
         return call
 
     def _stream(self, does: Any) -> Any:
-        async def calls(requests: Any, context: Context) -> AsyncIterator[Any]:
-            with await self._counted(context):
-                async for answer in does(await self._message(requests, context), context):
+        async def calls(_: Any, context: Context) -> AsyncIterator[Any]:
+            client = await self._enter(context)
+            try:
+                async for answer in does(await self._message(context), context):
                     yield answer
+            finally:
+                self._leave(client)
 
-        async def call(requests: Any, context: Context) -> None:
-            with await self._counted(context):
-                await does(await self._message(requests, context), context)
+        async def call(_: Any, context: Context) -> None:
+            client = await self._enter(context)
+            try:
+                await does(await self._message(context), context)
+            finally:
+                self._leave(client)
 
         return calls if inspect.isasyncgenfunction(does) else call
 
-    async def _message(self, requests: Any, context: Context) -> Any:
+    async def _message(self, context: Context) -> Any:
         try:
             async with asyncio.timeout(self._limits.read_seconds):
-                return await anext(aiter(requests))
+                message = await context.read()
         except TimeoutError:
             text = TOO_LATE.format(self._limits.read_seconds)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-        except StopAsyncIteration:
+        if message is aio.EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, NONE_CAME)
+        return message
 
-    async def _counted(self, context: Context) -> Any:
-        client, most = network(_address(context.peer())), self._limits.rpc_client_calls
+    async def _enter(self, context: Context) -> str:
+        client, most = _client(context.peer()), self._limits.rpc_client_calls
         if self._of[client] >= most:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY.format(most))
-        return self._open(client)
-
-    @contextmanager
-    def _open(self, client: str) -> Generator[None, None, None]:
         self._of[client] += 1
-        try:
-            yield
-        finally:
-            self._of[client] -= 1
-            if not self._of[client]:
-                del self._of[client]
+        return client
+
+    def _leave(self, client: str) -> None:
+        self._of[client] -= 1
+        if not self._of[client]:
+            del self._of[client]
+
+
+@lru_cache(10_000)
+def _client(peer: Any) -> str:
+    return network(_address(peer))
 
 
 def _address(peer: Any) -> str:

@@ -134,7 +134,10 @@ class Connections:
         self._is_looking = False
         now = loop.time()
         for one in list(self._open):
-            one.check(now)
+            try:
+                one.check(now)
+            except Exception:  # the others have deadlines, too
+                logger.exception("a connection was not checked")
         if self._open:
             self._look_later(loop)
 
@@ -270,15 +273,16 @@ class Guarded(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         # An answer that is complete, or too small for `pause_writing`, may be unread as well.
-        unread = self.transport.get_write_buffer_size() if self._is_free else 0
-        if unread or self.transport.is_closing():
+        is_closing = self.transport.is_closing()
+        unread = self.transport.get_write_buffer_size() if self._is_free and not is_closing else 0
+        if unread or is_closing:
             self._start_write_deadline(now, unread)
         elif not self.flow.write_paused:
             self._write_deadline = None
         if self._write_deadline is not None and now >= self._write_deadline:
             self.transport.abort()
-        elif self._deadline is not None and now >= self._deadline:
-            self._late(now)
+        elif self._deadline is not None and now >= self._deadline and not is_closing:
+            self._late(now)  # a TLS transport that is closed twice cannot be aborted any more
 
     def _late(self, now: float) -> None:
         if self._phase == BODY and self.flow.read_paused:
@@ -289,7 +293,8 @@ class Guarded(HttpToolsProtocol):
             self._refuse(_LATE)
 
     def drop(self) -> None:
-        self.transport.close()
+        if not self.transport.is_closing():
+            self.transport.close()
 
     def _refuse(self, problem: Problem) -> None:
         """Answer if no other answer is being written, then close."""
