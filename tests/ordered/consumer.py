@@ -2,21 +2,37 @@
 
     python consumer.py URL NOTES NAME [CLOCK_OFFSET_SECONDS]
 
-A note is a line: what, name, partition, key, number, attempt, time (of the monotonic clock).
+A note is a line: what, name, partition, key, number, attempt, time (of the monotonic clock). That
+it lost a partition, having had no time to keep it, is one without a key, number or attempt.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 import zlib
+from collections.abc import Callable
 
 import holdfast
 from holdfast import Fail, Message, Retry
 
 CONCURRENCY = 4
 SLOW_S = 0.002
+
+
+class Losses(logging.Handler):
+    def __init__(self, note: Callable[[int], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "%s: partition %d was lost":
+            assert isinstance(record.args, tuple)
+            _, partition = record.args
+            assert isinstance(partition, int)
+            self._note(partition)
 
 
 def main(url: str, notes: str, name: str, offset: float = 0.0) -> bool:
@@ -26,10 +42,13 @@ def main(url: str, notes: str, name: str, offset: float = 0.0) -> bool:
     hf = holdfast.connect(url)
     out = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
+    def write(what: str, partition: int, about: str) -> None:
+        os.write(out, f"{what} {name} {partition} {about} {time.monotonic_ns()}\n".encode())
+
     def note(what: str, message: Message) -> None:
-        n, key = message.payload, message.key
-        line = f"{what} {name} {message.partition} {key} {n} {message.attempts} "
-        os.write(out, f"{line}{time.monotonic_ns()}\n".encode())
+        write(what, message.partition, f"{message.key} {message.payload} {message.attempts}")
+
+    logging.getLogger("holdfast").addHandler(Losses(lambda part: write("lost", part, "- -1 0")))
 
     @hf.handler("orders")
     def handle(n: int, message: Message) -> None:

@@ -60,6 +60,8 @@ def runs(notes: Iterable[Note], lives: dict[str, Life], settled: Settled) -> lis
     begun: dict[tuple[str, int, int], Note] = {}
     ends: dict[tuple[str, int, int], int] = {}
     for note in notes:
+        if note.what == "lost":
+            continue
         of = (note.name, note.n, note.attempt)
         if note.what == "start":
             assert of not in begun, f"{note}: one attempt was started twice"
@@ -102,9 +104,12 @@ def check_one_at_a_time(found: list[Run]) -> int:
     return owners
 
 
-def check_order(found: list[Run], dead: set[int], step: int, lives: dict[str, Life]) -> None:
+def check_order(
+    found: list[Run], dead: set[int], step: int, lives: dict[str, Life], lost: list[Note]
+) -> None:
     """Of a key the next is begun when the one before is finished; it may be begun again only where
-    its consumer was ended before it could say so, or lost its partitions while it was frozen."""
+    its consumer was ended before it could say so, or lost the partition: while it was frozen, or
+    as it noted because the machine was too busy."""
     done: dict[str, int] = {}
     last: dict[str, Note] = {}
     excused: dict[str, set[int]] = defaultdict(set)
@@ -121,15 +126,25 @@ def check_order(found: list[Run], dead: set[int], step: int, lives: dict[str, Li
             done[start.key] = start.n
         elif start.n < known:
             previous = last[start.key]
-            assert previous.name != start.name or was_frozen(lives[start.name], previous, start), (
-                f"{start} after {known}, by the same consumer"
-            )
+            assert (
+                previous.name != start.name
+                or was_frozen(lives[start.name], previous, start)
+                or has_lost(lost, previous, start)
+            ), f"{start} after {known}, by the same consumer"
             done[start.key] = start.n
         last[start.key] = start
 
 
 def was_frozen(life: Life, before: Note, after: Note) -> bool:
     return any(before.at <= until <= after.at for _, until in life.frozen)
+
+
+def has_lost(lost: list[Note], before: Note, after: Note) -> bool:
+    return any(
+        (note.name, note.partition) == (after.name, after.partition)
+        and before.at <= note.at <= after.at
+        for note in lost
+    )
 
 
 def check_frozen(found: list[Run], lives: dict[str, Life], settled: Settled) -> int:

@@ -183,9 +183,11 @@ def check(hf: Holdfast, crowd: Crowd, n: int, keys: int) -> tuple[int, int]:
         for row in rows
         if (message := row.message)
     }
-    found = history.runs(history.read(crowd.notes), crowd.lives, settled)
+    notes = history.read(crowd.notes)
+    found = history.runs(notes, crowd.lives, settled)
     owners = history.check_one_at_a_time(found)
-    history.check_order(found, dead, keys, crowd.lives)
+    lost = [note for note in notes if note.what == "lost"]
+    history.check_order(found, dead, keys, crowd.lives, lost)
     return owners, history.check_frozen(found, crowd.lives, settled)
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -64,20 +65,27 @@ def test_a_postgres_whose_backends_still_end_is_started_again() -> None:
 @pytest.mark.parametrize(
     "made", ["postgres import PostgresServer as Server", "redis import RedisServer as Server"]
 )
-def test_a_server_does_not_outlive_its_starter(tmp_path: Path, made: str) -> None:
-    tmp_path.chmod(0o755)
+def test_a_server_does_not_outlive_its_starter(made: str) -> None:
+    with TemporaryDirectory(prefix="holdfast-starter-") as folder:
+        # PostgreSQL's user has to reach it, and each pytest that starts closes its own folder.
+        Path(folder).chmod(0o755)
+        starter = _start_and_die(made, folder)
+        assert starter.returncode == -signal.SIGKILL, starter.stderr
+        pid = int(starter.stdout)
+        wait_until(lambda: not is_alive(pid), timeout=60)
+        wait_until(lambda: not any(Path(folder).iterdir()), timeout=60)
+
+
+def _start_and_die(made: str, folder: str) -> subprocess.CompletedProcess[str]:
     code = f"""
 import os, pathlib, signal
 from servers.{made}
-server = Server(folder=pathlib.Path({str(tmp_path)!r}))
+server = Server(folder=pathlib.Path({folder!r}))
 server.start()
 print(server._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    starter = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert starter.returncode == -signal.SIGKILL, starter.stderr
-    pid = int(starter.stdout)
-    wait_until(lambda: not is_alive(pid), timeout=60)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
 def test_ports_are_not_those_of_outgoing_connections() -> None:
