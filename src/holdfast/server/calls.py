@@ -33,6 +33,7 @@ COUNTED_BYTES = 4096
 Context = aio.ServicerContext[Any, Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 _grpc: Any = grpc  # its handlers are typed for the synchronous server
+_EOF = cast(Any, aio).EOF
 
 
 class Calls(aio.ServerInterceptor):
@@ -74,7 +75,11 @@ class Calls(aio.ServerInterceptor):
                 self._leave(client)
             if (size := answer.ByteSize()) >= COUNTED_BYTES:
                 self._unread.sent(size)
-                context.add_done_callback(cast(Any, lambda _: self._unread.read(size)))
+
+                def done(_: Any) -> None:
+                    self._unread.read(size)
+
+                context.add_done_callback(cast(Any, done))
             return answer
 
         return call
@@ -104,7 +109,7 @@ class Calls(aio.ServerInterceptor):
         except TimeoutError:
             text = TOO_LATE.format(self._limits.read_seconds)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-        if message is aio.EOF:
+        if message is _EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, NONE_CAME)
         return message
 
