@@ -23,12 +23,14 @@ BUS = 10000
 """How far the port that the nodes of a cluster talk over is from the one for clients."""
 
 EVERYSEC = {"appendonly": "yes", "appendfsync": "everysec"}
-"""What a server here has unless told otherwise: killed and started again, it has its data."""
+"""What a server here has unless told otherwise. Killed, it may lack the last two seconds: Redis
+puts off its writes while a slow disk syncs."""
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+"""For a server that is killed and started again: it has its data."""
 
 
 class RedisServer:
-    """One server on a folder of its own. `kill` and `start` again: the data stays."""
+    """One server on a folder of its own. `stop` and `start` again: the data stays."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ from holdfast.stores.redis.server import check_server
 from holdfast.stores.redis.url import where
 from holdfast.testing import ManualClock, wait_until
 from servers.base import free_port
-from servers.redis import HOST, RedisServer, running
+from servers.redis import ALWAYS, HOST, RedisServer, running
 from tests.plugins.sampling import one_of_each
 from tests.plugins.stores import OwnServer
 from tests.soon import soon
@@ -148,7 +148,8 @@ def guard(guarded: str) -> Iterator[Redis]:
 
 @pytest.fixture
 def own() -> Iterator[tuple[RedisServer, Redis]]:
-    with running() as server, Redis.from_url(server.url) as client:
+    """It has all its data when it was killed, however slow the disk was."""
+    with running(settings=ALWAYS) as server, Redis.from_url(server.url) as client:
         yield server, client
 
 

@@ -369,7 +369,7 @@ def test_streams_end_cleanly_when_the_server_stops(connect: Connect) -> None:
 @pytest.mark.promise("SERVER-3")
 def test_events_go_on_when_the_store_was_away() -> None:
     with (
-        redis.running() as server,
+        redis.running(settings=redis.ALWAYS) as server,
         holdfast.connect(server.url) as hf,
         holdfast.connect(server.url) as other,
         serving_events(hf) as doors,

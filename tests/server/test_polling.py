@@ -301,7 +301,7 @@ def test_waiting_does_not_ask_the_store_all_the_time(place: Place, case: str) ->
 @pytest.mark.promise("LIFE-9")
 def test_who_waits_when_the_store_goes_away_waits_on() -> None:
     with (
-        redis.running() as server,
+        redis.running(settings=redis.ALWAYS) as server,
         holdfast.connect(server.url) as other,
         holdfast.connect(Counted(store := open_store(server.url))) as hf,
     ):
