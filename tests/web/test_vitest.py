@@ -13,6 +13,7 @@ import hatch_build
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.extended
 @pytest.mark.promise("DASH-2", "DASH-3")
 def test_the_pages_own_tests_pass() -> None:
     done = subprocess.run(
