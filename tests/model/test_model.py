@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -15,15 +16,20 @@ from tests.model.side_by_side import Lend, check
 from tests.plugins.stores import LentUrl
 
 HISTORIES = {
-    "memory": (30, 300),
-    "sqlite": (30, 500),
-    "postgres": (3, 60),
-    "redis": (10, 120),
-    "redis-cluster": (3, 30),
-    "mongo": (2, 30),
-    "mongo-standalone": (1, 12),
+    "memory": (30, 100, 300),
+    "sqlite": (30, 150, 500),
+    "postgres": (3, 20, 60),
+    "redis": (10, 50, 120),
+    "redis-cluster": (3, 12, 30),
+    "mongo": (2, 10, 30),
+    "mongo-standalone": (1, 4, 12),
 }
-"""By store: how many are played, and how many with --all."""
+"""By store: how many are played, how many with --all, and with --soak."""
+LENGTHS: list[Any] = [
+    "short",
+    pytest.param("long", marks=pytest.mark.extended),
+    pytest.param("longer", marks=pytest.mark.soak),
+]
 
 
 @pytest.mark.promise(
@@ -31,11 +37,10 @@ HISTORIES = {
     "FENCE-5", "FENCE-6", "RETRY-4", "RETRY-5", "OVERDUE-1", "OVERDUE-2", "DEAD-3", "DEAD-5",
     "LOG-1", "LOG-2", "LOG-3",
 )  # fmt: skip
-@pytest.mark.parametrize("length", ["short", pytest.param("long", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("store_name", list(HISTORIES))
 def test_the_store_behaves_like_the_model(store_name: str, length: str, lend: Lend) -> None:
-    short, long = HISTORIES[store_name]
-    histories = short if length == "short" else long
+    histories = HISTORIES[store_name][("short", "long", "longer").index(length)]
     if store_name == "memory":  # the model beside itself: shows that the machine is fair
         check(lend, histories, memory_stores())
     else:

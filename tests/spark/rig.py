@@ -19,6 +19,7 @@ import pytest
 import holdfast
 from holdfast import Backoff, Outgoing
 from holdfast.testing import wait_until
+from servers import SHARED
 
 HERE = Path(__file__).parent
 PATIENCE_S = 180.0
@@ -28,12 +29,7 @@ STREAM_POINTS = (
     *("before-settle:1", "in-settle:1", "after-reserve:2"),
 )
 RUN_POINTS = ("after-stage:1", "after-sink:1", "after-publish:1", "in-settle:1")
-SHARE = {
-    "sqlite": slice(0, None, 3),
-    "postgres": slice(0, None, 2),
-    "redis": slice(1, None, 3),
-    "mongo": slice(2, None, 3),
-}
+SHARE = {name: slice(n, None, len(SHARED)) for n, name in enumerate(SHARED)}
 """Which of the points each store sees. Every death costs the start of a JVM; the order in which a
 batch is reserved, sealed and settled is the same code on every store. With --soak: all."""
 

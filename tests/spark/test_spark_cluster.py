@@ -59,7 +59,9 @@ if __name__ == "__main__":
 
 @pytest.mark.extended
 @pytest.mark.promise("SPARK-5", "SPARK-9")
-@pytest.mark.parametrize("kind", ["local-cluster", "standalone"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("local-cluster", marks=pytest.mark.soak), "standalone"]
+)
 def test_handlers_run_on_executors(kind: str, postgres_url: str, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

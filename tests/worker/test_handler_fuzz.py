@@ -17,7 +17,7 @@ from tests.worker import fuzzed
 CASES = 60
 CASES_ALL = 2000
 """For a store: a third for each executor."""
-DEATHS = 0.1
+DEATHS = 0.05
 """Of the cases in processes: each of these starts a new one."""
 
 

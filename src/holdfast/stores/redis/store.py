@@ -951,12 +951,14 @@ class RedisStore:
                 self._mover.finish(before=before)
             except StoreError:  # the receipts tell how far those came
                 return 0
-        for keys in self._of_kind(kind):
+        places = list(self._of_kind(kind))
+        sizes = self._db.run_each([("ZCARD", names) for names, _ in places])
+        for keys in (keys for keys, size in zip(places, sizes, strict=True) if size):
             if dropped < limit:
                 dropped += records.drop(self._db, keys, prefix, before, limit - dropped)
         return dropped
 
-    def _of_kind(self, kind: str) -> Iterator[Sequence[str]]:
+    def _of_kind(self, kind: str) -> Iterator[records.Pair]:
         yield self._keys.records(kind)
         if kind == records.RECEIPT:
             for name in self._homes():
