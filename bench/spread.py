@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import holdfast
 from bench.plot import text_at
-from holdfast.store import State
+from holdfast.model.moves import State
 from holdfast.testing import ManualClock
 from servers import mongo
 

@@ -21,7 +21,7 @@ import holdfast
 from bench import machine
 from bench.partitions import MONGO_DEFAULTS
 from bench.timing import BATCH, payloads, timed
-from holdfast import clock
+from holdfast.model import clock
 from servers import mongo
 
 WINDOWS = ["300", "5"]

@@ -20,8 +20,8 @@ from bench.measures.depth import DAY_S, DELAYED, SHALLOW, in_turn, one_batch
 from bench.measures.throughput import Fresh, Tell
 from bench.results import Result, Row, Target
 from bench.timing import BATCH
-from holdfast import settings
-from holdfast.sweeper import Sweeper
+from holdfast.model import settings
+from holdfast.work.sweeper import Sweeper
 
 MILLION, QUICK_MILLION = 1_000_000, 100_000
 KEEP = 2 / 3

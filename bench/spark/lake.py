@@ -16,7 +16,7 @@ from bench.measures.throughput import Entrant
 from bench.results import Result, Who
 from bench.spark.stage import LIBRARY, OURS, SLICES, Setting, beside, opened, url_in
 from bench.timing import PAYLOAD_BYTES, payload, timed
-from holdfast.message import Finished, Message, new_ids
+from holdfast.model.message import Finished, Message, new_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

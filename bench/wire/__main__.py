@@ -30,7 +30,7 @@ from bench.timing import payload, timed
 from bench.wire.load import request
 from bench.wire.serving import serving
 from holdfast import Holdfast
-from holdfast.store import Event
+from holdfast.stores.contract import Event
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import BY_NAME
 from holdfast.wire.proto import service_name, to_proto

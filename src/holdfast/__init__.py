@@ -1,7 +1,6 @@
 """A durable message queue that does not let go of a message until somebody has finished it."""
 
 from holdfast.app import Holdfast, connect
-from holdfast.backoff import Backoff
 from holdfast.errors import (
     FailedPrecondition,
     GroupNotFound,
@@ -24,11 +23,12 @@ from holdfast.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from holdfast.message import ErrorInfo, Finished, Lease, Message, Outgoing
-from holdfast.outcome import Done, Extend, Fail, Release, Retry
-from holdfast.policy import Policy
-from holdfast.queue import PartitionStats, Queue
-from holdfast.redrive import (
+from holdfast.model.backoff import Backoff
+from holdfast.model.message import ErrorInfo, Finished, Lease, Message, Outgoing
+from holdfast.model.moves import Settled, State
+from holdfast.model.policy import Policy
+from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.redrive import (
     DeadFilter,
     Edit,
     EditFailed,
@@ -38,7 +38,8 @@ from holdfast.redrive import (
     RedriveNotFound,
     RedriveRunner,
 )
-from holdfast.store import QueueStats, Settled, State
+from holdfast.rules.outcome import Done, Extend, Fail, Release, Retry
+from holdfast.stores.contract import QueueStats
 
 __version__ = "0.1.0"
 

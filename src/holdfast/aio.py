@@ -18,13 +18,14 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast import app
-from holdfast.message import Finished, Lease, Message
-from holdfast.outcome import Outcome
-from holdfast.queue import PartitionStats, Queue
-from holdfast.redrive import Redriven
-from holdfast.store import Entry, QueueStats, Settled, State
-from holdfast.sweeper import Swept
-from holdfast.topic import Topic
+from holdfast.model.message import Finished, Lease, Message
+from holdfast.model.moves import Settled, State
+from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.redrive import Redriven
+from holdfast.queue.topic import Topic
+from holdfast.rules.outcome import Outcome
+from holdfast.stores.contract import Entry, QueueStats
+from holdfast.work.sweeper import Swept
 
 THREADS = 16
 """Calls under way at once; more wait their turn."""

@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast import redrive, settings
-from holdfast.announce import announcing
-from holdfast.clock import Clock, StoreClock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, did_you_mean, shown
-from holdfast.handlers import Handler, Registry
-from holdfast.message import check_queue_name, dlq_of, is_dlq
-from holdfast.observe import Observer
-from holdfast.policy import DEFAULTS, Policy, whole
-from holdfast.queue import PARTITIONS_TOTAL, Context, Queue
-from holdfast.store import QueueSpec, QueueStats, Store, Subscription
+from holdfast.model import settings
+from holdfast.model.clock import Clock, StoreClock
+from holdfast.model.message import check_queue_name, dlq_of, is_dlq
+from holdfast.model.policy import DEFAULTS, Policy, whole
+from holdfast.model.queues import QueueSpec
+from holdfast.queue import redrive
+from holdfast.queue.checks import PARTITIONS_TOTAL
+from holdfast.queue.context import Context
+from holdfast.queue.queue import Queue
+from holdfast.queue.topic import Topic, is_hidden, open_topic, topics
 from holdfast.stores import open_store
-from holdfast.sweeper import Sweeper, Swept
-from holdfast.topic import Topic, is_hidden, open_topic, topics
+from holdfast.stores.contract import QueueStats, Store, Subscription
+from holdfast.telemetry.announce import announcing
+from holdfast.telemetry.observe import Observer
+from holdfast.work.handlers import Handler, Registry
+from holdfast.work.sweeper import Sweeper, Swept
 
 if TYPE_CHECKING:
-    from holdfast.ownership import Consumer
-    from holdfast.worker import Executor, Worker
+    from holdfast.work.ownership import Consumer
+    from holdfast.work.worker import Executor, Worker
 
 REMOTE = ("http://", "https://", "grpc://", "grpcs://")
 PARTITIONS_MAX = 256
@@ -184,7 +188,7 @@ class Holdfast:
 
     def consumer(self, queue: str | Queue, *, background: bool = True) -> Consumer:
         """Lease from an ordered queue by hand; workers do this by themselves."""
-        from holdfast.ownership import Consumer, Owner  # here: producers need none of it
+        from holdfast.work.ownership import Consumer, Owner  # here: producers need none of it
 
         of = self.queue(queue.name if isinstance(queue, Queue) else queue, create=False)
         if not of.spec.ordered:
@@ -325,7 +329,7 @@ class Holdfast:
         sweep: bool = True,
     ) -> Worker:
         """A worker to run in a thread of your own; `work` is this with signals."""
-        from holdfast.worker import Worker  # here: producers need none of what it imports
+        from holdfast.work.worker import Worker  # here: producers need none of what it imports
 
         for name in queues or self._registry.queues():
             self.queue(name)

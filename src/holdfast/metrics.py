@@ -23,12 +23,14 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.errors import FailedPrecondition, InvalidArgument, MissingExtra, QueueNotFound
-from holdfast.message import Lease, Message, home_of, is_dlq
-from holdfast.queue import Context, PartitionStats, Queue
-from holdfast.store import Enqueued, QueueStats, Settled, Target, Transition, Verb
+from holdfast.model.message import Lease, Message, home_of, is_dlq
+from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
+from holdfast.queue.context import Context
+from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.topic import count as count_topics
+from holdfast.queue.topic import is_hidden
 from holdfast.stores import damage
-from holdfast.topic import count as count_topics
-from holdfast.topic import is_hidden
+from holdfast.stores.contract import QueueStats
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 
 
 class Died(BaseException):

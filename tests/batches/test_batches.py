@@ -20,7 +20,18 @@ from holdfast import (
     QueueNotFound,
     State,
 )
-from holdfast.batches import (
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.fixtures import (
+    another,
+    clock,
+    hf,
+    ids,
+    queue,
+    store,
+    whereabouts,
+)
+from holdfast.work.handlers import Problem, Verdict
+from holdfast.work.ledger import (
     FORGET_MS,
     LEFTOVER_MS,
     LOST_MS,
@@ -44,17 +55,6 @@ from holdfast.batches import (
     queries,
     read,
     sweep,
-)
-from holdfast.handlers import Problem, Verdict
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.fixtures import (
-    another,
-    clock,
-    hf,
-    ids,
-    queue,
-    store,
-    whereabouts,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Holdfast, Outgoing, Queue
-from holdfast.batches import Batches, Judged, Offset, judge, publish, read
-from holdfast.handlers import Problem, Verdict
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import another, clock, hf, store
+from holdfast.work.handlers import Problem, Verdict
+from holdfast.work.ledger import Batches, Judged, Offset, judge, publish, read
 
 __all__ = ["another", "clock", "hf", "store"]
 

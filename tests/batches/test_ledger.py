@@ -18,7 +18,11 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import FailedPrecondition, Holdfast, Outgoing, Queue, Settled
-from holdfast.batches import (
+from holdfast.stores.contract import Store
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.fixtures import clock, hf, store
+from holdfast.work.handlers import Problem, Verdict
+from holdfast.work.ledger import (
     LEFTOVER_MS,
     RESERVED_MS,
     STRAY_MS,
@@ -33,10 +37,6 @@ from holdfast.batches import (
     read,
     sweep,
 )
-from holdfast.handlers import Problem, Verdict
-from holdfast.store import Store
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.fixtures import clock, hf, store
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flaky import Died, Flaky

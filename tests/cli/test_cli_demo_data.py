@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import State
-from holdfast.groups import failure_groups
+from holdfast.queue.failures import failure_groups
 from servers import SHARED
 from tests.cli.conftest import Cli
 

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from holdfast import Holdfast, keys
-from holdfast.keys import Authority
+from holdfast import Holdfast
+from holdfast.server import auth
+from holdfast.server.auth import Authority
 from holdfast.testing import wait_until
 
 TOKEN = re.compile(r"hf_([a-z2-7]{12})_[\w-]{43}")
@@ -48,15 +49,15 @@ def test_list(cli, hf: Holdfast, steady) -> None:
     assert cli.ok("key", "list") == "no keys yet; holdfast key create makes one\n"
     assert cli.docs("key", "list") == []
     made = [
-        keys.create(hf.context, roles=roles, queues=queues, name=name, expires_in=expires)[0].id
+        auth.create(hf.context, roles=roles, queues=queues, name=name, expires_in=expires)[0].id
         for roles, queues, name, expires in [
             (["admin"], ["*"], "anna", None),
             (["consume", "produce"], ["orders*", "mail"], "", 7200.0),
             (["read"], ["*"], "short", 0.001),
         ]
     ]
-    keys.revoke(hf.context, made[0])
-    wait_until(lambda: keys.get(hf.context, made[2]).state(hf.context.clock.now()) == "expired")
+    auth.revoke(hf.context, made[0])
+    wait_until(lambda: auth.get(hf.context, made[2]).state(hf.context.clock.now()) == "expired")
     head, *rows = steady(cli.ok("key", "list")).splitlines()
     assert head == "ID  NAME  ROLES  QUEUES  CREATED  EXPIRES  STATE"
     assert sorted(rows) == sorted(
@@ -69,9 +70,9 @@ def test_list(cli, hf: Holdfast, steady) -> None:
 
 
 def test_revoke(cli, hf: Holdfast) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"], name="shop")
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"], name="shop")
     assert cli.fails(2, "key", "revoke", key.id).startswith("error: stdin is no terminal")
-    assert keys.get(hf.context, key.id).revoked_at is None
+    assert auth.get(hf.context, key.id).revoked_at is None
     assert cli.ok("key", "revoke", key.id, "--yes") == f"revoked {key.id} (shop)\n"
     again = f"{key.id} (shop) was revoked already\n"
     assert cli.ok("key", "revoke", token, "--yes") == again
@@ -80,13 +81,13 @@ def test_revoke(cli, hf: Holdfast) -> None:
 
 
 def test_it_asks_first(hf: Holdfast, on_terminal) -> None:
-    key, _ = keys.create(hf.context, roles=["read"], queues=["*"])
+    key, _ = auth.create(hf.context, roles=["read"], queues=["*"])
     shown, code = on_terminal("key", "revoke", key.id, when="[y/N]", keys=b"n\n")
     assert f"Revoke {key.id}?" in shown and code == 1
-    assert keys.get(hf.context, key.id).revoked_at is None
+    assert auth.get(hf.context, key.id).revoked_at is None
     shown, code = on_terminal("key", "revoke", key.id, when="[y/N]", keys=b"y\n")
     assert f"revoked {key.id}" in shown and code == 0
-    assert keys.get(hf.context, key.id).revoked_at is not None
+    assert auth.get(hf.context, key.id).revoked_at is not None
 
 
 @pytest.mark.parametrize(
@@ -105,4 +106,4 @@ def test_it_asks_first(hf: Holdfast, on_terminal) -> None:
 )
 def test_refused(cli, hf: Holdfast, arguments: list[str], code: int, error: str) -> None:
     assert cli.fails(code, "key", *arguments).startswith(error)
-    assert keys.list_(hf.context) == []
+    assert auth.list_(hf.context) == []

@@ -8,7 +8,7 @@ from rich.console import Console
 from holdfast import Message
 from holdfast.cli import show
 from holdfast.cli.show import Column, number
-from holdfast.payload import BYTES, JSON
+from holdfast.model.payload import BYTES, JSON
 
 NOW = 1_700_000_000_000
 ID = "019a8f6e-0000-7000-8000-000000000001"

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, State
-from holdfast.batches import Batches, Offset, QueryNotFound, ask_to_stop, queries
 from holdfast.testing import ManualClock, dead_letters, finished, wait_until
+from holdfast.work.ledger import Batches, Offset, QueryNotFound, ask_to_stop, queries
 from servers.spark import need_java
 from tests.spark.conftest import quick_start
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Backoff, Holdfast
 from holdfast.cli.supervise import STEADY_S, _Child
-from holdfast.clock import monotonic
+from holdfast.model.clock import monotonic
 from holdfast.testing import dead_letters, finished, wait_until
 
 APP = """

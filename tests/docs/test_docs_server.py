@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.errors import HoldfastError, InvalidArgument, RedriveFailed
-from holdfast.redrive import EditFailed, RedriveNotFound
+from holdfast.queue.redrive import EditFailed, RedriveNotFound
 from holdfast.server import connections, events, run
 from holdfast.server.limits import Limits
 from holdfast.wire import problems, shapes

@@ -8,9 +8,12 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from holdfast import app, handlers, message, policy, queue, settings, sweeper, worker
-from holdfast.policy import DEFAULTS
+from holdfast import app
+from holdfast.model import message, policy, settings
+from holdfast.model.policy import DEFAULTS
+from holdfast.queue import queue
 from holdfast.stores.sqlite import store as sqlite
+from holdfast.work import handlers, sweeper, worker
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import holdfast
-from holdfast import Holdfast, queue
+from holdfast import Holdfast
+from holdfast.queue import queue
 from holdfast.testing import wait_until
 
 

@@ -24,12 +24,13 @@ from pymongo import monitoring
 
 import holdfast
 from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Retry
-from holdfast.lifecycle import redriven
-from holdfast.observe import unobserved
-from holdfast.outcome import Outcome
-from holdfast.payload import JSON
-from holdfast.store import LeaseAsk, partition_claim
+from holdfast.model.payload import JSON
+from holdfast.model.queues import partition_claim
+from holdfast.rules.lifecycle import redriven
+from holdfast.rules.outcome import Outcome
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.mongo import MongoStore
+from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock
 
 N = 5

@@ -25,7 +25,7 @@ from proxy import Proxy
 import holdfast
 from holdfast import Backoff, Holdfast, Outgoing, StoreUnavailable
 from holdfast.testing import wait_until
-from holdfast.worker import Worker
+from holdfast.work.worker import Worker
 
 HERE = Path(__file__).parent
 KILLED = -signal.SIGKILL

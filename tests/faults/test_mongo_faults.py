@@ -26,8 +26,8 @@ from holdfast import (
     Settled,
     StoreUnavailable,
 )
-from holdfast import queue as queue_module
-from holdfast.store import LeaseAsk
+from holdfast.queue import queue as queue_module
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.mongo import sessions, wake
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import MongoServer, drop_database, running, with_database

@@ -13,7 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import Backoff, Holdfast, QueueNotFound, Release
-from holdfast.store import LeaseAsk, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.stores.contract import LeaseAsk, View
 from holdfast.testing import ManualClock
 from servers.mongo import MongoServer, running, with_database
 from tests.plugins.sampling import more

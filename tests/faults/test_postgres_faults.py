@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import Done, Holdfast, Outgoing, Retry, Settled, StoreUnavailable
-from holdfast import queue as queue_module
+from holdfast.queue import queue as queue_module
 from holdfast.stores.postgres import wake
 from holdfast.testing import wait_until
 from servers.postgres import Missing, PostgresServer, drop_schema, running

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import Fail, Holdfast, Lease, Outgoing, Retry, Settled, StoreUnavailable
-from holdfast import queue as queue_module
-from holdfast.outcome import Done
+from holdfast.queue import queue as queue_module
+from holdfast.rules.outcome import Done
 from holdfast.stores.redis import store as module
 from holdfast.testing import ManualClock, wait_until
 from servers.redis import ALWAYS, RedisServer, drop_prefix, running

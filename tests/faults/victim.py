@@ -23,7 +23,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Backoff, Fail, Holdfast, Message, Outgoing, Retry
-from holdfast.outcome import Outcome
+from holdfast.rules.outcome import Outcome
 
 BACKOFF = Backoff(base=0.01, jitter="none")
 BATCH = 20
@@ -107,7 +107,7 @@ def redrive(hf: Holdfast) -> None:
 
 
 def wait(hf: Holdfast) -> None:
-    from holdfast import queue
+    from holdfast.queue import queue
     from holdfast.stores.redis import store
 
     store.LOOK_S = queue.WAIT_STEP_S = 600.0  # so it stays the first in line

@@ -37,9 +37,9 @@ from holdfast import (
     Settled,
     State,
 )
-from holdfast.message import Status, home_of
-from holdfast.store import LeaseAsk, Store, View
+from holdfast.model.message import Status, home_of
 from holdfast.stores import open_store
+from holdfast.stores.contract import LeaseAsk, Store, View
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
 

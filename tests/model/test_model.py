@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from tests.model.side_by_side import Lend, check
 from tests.plugins.stores import LentUrl

@@ -18,14 +18,16 @@ from pymongo import MongoClient, monitoring
 from pymongo.database import Database
 
 import holdfast
-from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled, lifecycle
-from holdfast.message import ErrorInfo
-from holdfast.store import Cut, LeaseAsk, State, View
+from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled
+from holdfast.model.message import ErrorInfo
+from holdfast.model.moves import State
+from holdfast.rules import lifecycle
+from holdfast.stores.contract import Cut, LeaseAsk, View
 from holdfast.stores.mongo import layout
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.stores.mongo.settling import SMALL_BYTES
-from holdfast.sweeper import Sweeper
 from holdfast.testing import ManualClock
+from holdfast.work.sweeper import Sweeper
 from servers.mongo import with_database
 from tests.plugins.sampling import one_of_each
 

@@ -29,7 +29,7 @@ from holdfast import (
     StoreFull,
     StoreUnavailable,
 )
-from holdfast.store import LeaseAsk
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.mongo import store
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until

@@ -17,8 +17,10 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Done, Fail, Holdfast, Outgoing, Queue, Release, Retry
-from holdfast.lifecycle import partition_of
-from holdfast.store import LeaseAsk, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.rules.lifecycle import partition_of
+from holdfast.stores.contract import LeaseAsk, View
 from holdfast.stores.mongo import layout, leasing
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock

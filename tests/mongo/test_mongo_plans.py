@@ -16,7 +16,9 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import Cut, LeaseAsk, OtherQueue, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.stores.contract import Cut, LeaseAsk, OtherQueue, View
 from holdfast.testing import ManualClock
 from servers import mongo
 from tests.plugins.stores import OwnServer

@@ -11,9 +11,9 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 import holdfast
-from holdfast import settings
-from holdfast.sweeper import Sweeper
+from holdfast.model import settings
 from holdfast.testing import wait_until
+from holdfast.work.sweeper import Sweeper
 from servers import mongo
 
 HOUR = 3600

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import Store
 from holdfast.stores import open_store
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from servers import STORES, mongo, postgres, shared
 from servers.base import skipping

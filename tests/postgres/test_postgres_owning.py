@@ -12,11 +12,13 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing
-from holdfast.lifecycle import partition_of
-from holdfast.observe import unobserved
-from holdfast.store import Claim, LeaseAsk, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.rules.lifecycle import partition_of
+from holdfast.stores.contract import Claim, LeaseAsk, View
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres import store as module
+from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock, wait_until
 
 TTL = 15_000

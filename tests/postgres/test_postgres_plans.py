@@ -18,8 +18,10 @@ from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import Cut, LeaseAsk, OtherQueue, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
 from holdfast.stores import open_store
+from holdfast.stores.contract import Cut, LeaseAsk, OtherQueue, View
 from holdfast.stores.postgres import browse, records, settle, store
 from holdfast.testing import ManualClock
 from servers import postgres

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Lease
-from holdfast import queue as queue_module
+from holdfast.queue import queue as queue_module
 from holdfast.stores.postgres import store as module
 from holdfast.stores.postgres import upkeep, wake
 from holdfast.stores.postgres.connections import Connection, Sql
@@ -22,8 +22,8 @@ from holdfast.stores.postgres.lowmark import (
     LowMark,
 )
 from holdfast.stores.postgres.settle import DAY_MS
-from holdfast.sweeper import Sweeper
 from holdfast.testing import ManualClock, wait_until
+from holdfast.work.sweeper import Sweeper
 
 
 @pytest.fixture(params=["postgres"])

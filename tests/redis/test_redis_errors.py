@@ -30,9 +30,11 @@ from holdfast import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Cut, Event, LeaseAsk, State, View, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.rules.outcome import Extend, Fail, Release, Retry
 from holdfast.stores import open_store
+from holdfast.stores.contract import Cut, Event, LeaseAsk, View
 from holdfast.stores.damage import DAMAGED_CODE
 from holdfast.stores.redis import open_url
 from holdfast.stores.redis.keys import Keys

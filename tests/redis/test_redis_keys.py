@@ -16,9 +16,11 @@ from redis.crc import key_slot
 
 import holdfast
 from holdfast import Done, Holdfast, Outgoing, Queue, StoreError
-from holdfast.message import ErrorInfo, History, new_ids
-from holdfast.outcome import Extend, Fail, Release, Retry
-from holdfast.store import Cut, Event, LeaseAsk, State, View, partition_claim
+from holdfast.model.message import ErrorInfo, History, new_ids
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.rules.outcome import Extend, Fail, Release, Retry
+from holdfast.stores.contract import Cut, Event, LeaseAsk, View
 from holdfast.stores.redis import records, server, store
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.testing import ManualClock

@@ -26,9 +26,10 @@ from holdfast import (
     StoreFull,
     StoreUnavailable,
 )
-from holdfast.lifecycle import redriven
-from holdfast.payload import JSON
-from holdfast.store import Entry, Settled, Target, Transition, Verb
+from holdfast.model.moves import Settled, Target, Transition, Verb
+from holdfast.model.payload import JSON
+from holdfast.rules.lifecycle import redriven
+from holdfast.stores.contract import Entry
 from holdfast.stores.redis import moving
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.stores.redis.keys import Keys

@@ -14,9 +14,9 @@ from redis import Redis
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
 from holdfast.cli import root
-from holdfast.observe import unobserved
-from holdfast.store import View
+from holdfast.stores.contract import View
 from holdfast.stores.redis import store
+from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock
 from servers.redis import running
 

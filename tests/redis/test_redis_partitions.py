@@ -17,9 +17,11 @@ from redis import Redis
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.lifecycle import partition_of
-from holdfast.outcome import Done, Extend, Fail, Release, Retry
-from holdfast.store import LeaseAsk, State, partition_claim
+from holdfast.model.moves import State
+from holdfast.model.queues import partition_claim
+from holdfast.rules.lifecycle import partition_of
+from holdfast.rules.outcome import Done, Extend, Fail, Release, Retry
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.stores.redis.keys import Home, Keys
 from holdfast.stores.redis.store import LEASE

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Queue, QueueNotEmpty
-from holdfast.observe import unobserved
-from holdfast.store import QueueSpec
+from holdfast.model.queues import QueueSpec
+from holdfast.telemetry.observe import unobserved
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from redis.crc import key_slot
 
 import holdfast
 from holdfast import Holdfast, Message, QueueNotFound, StoreFull, StoreUnavailable
-from holdfast.message import new_ids
-from holdfast.store import Enqueued, QueueSpec
+from holdfast.model.message import new_ids
+from holdfast.model.moves import Enqueued
+from holdfast.model.queues import QueueSpec
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.moves import CHUNK

@@ -10,12 +10,12 @@ import pytest
 from msgspec import Raw
 
 import holdfast
-from holdfast import Holdfast, keys
+from holdfast import Holdfast
 from holdfast.client.remote import RemoteHoldfast
 from holdfast.errors import PermissionDenied, StoreUnavailable
-from holdfast.keys import ANYBODY
-from holdfast.server import actions
+from holdfast.server import actions, auth
 from holdfast.server.actions import Actions
+from holdfast.server.auth import ANYBODY
 from holdfast.testing import wait_until
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import BY_NAME
@@ -39,7 +39,7 @@ def doors(behind: Holdfast) -> Iterator[Doors]:
 def connect(
     behind: Holdfast, doors: Doors, role: str, queues: str = "*", name: str = ""
 ) -> RemoteHoldfast:
-    key = keys.create(behind.context, roles=[role], queues=[queues], name=name)[1]
+    key = auth.create(behind.context, roles=[role], queues=[queues], name=name)[1]
     made = holdfast.connect(doors.http, key=key)
     assert isinstance(made, RemoteHoldfast)
     return made

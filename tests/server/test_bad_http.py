@@ -20,7 +20,7 @@ import urllib3
 import holdfast
 from holdfast import Holdfast, Outgoing, State
 from holdfast.server.limits import Limits
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.proto import fields_of
 from tests.server.rig import Doors, serving

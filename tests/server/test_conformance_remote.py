@@ -24,8 +24,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Queue
-from holdfast.expiry import Looks
-from holdfast.settings import Settings
+from holdfast.model.settings import Settings
+from holdfast.queue.expiry import Looks
 from holdfast.testing import ManualClock, MemoryStore, conformance
 from tests.server.rig import Doors, serving
 

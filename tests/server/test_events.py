@@ -16,12 +16,12 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, StoreUnavailable
+from holdfast.model.settings import Settings
 from holdfast.server.events import KEPT
 from holdfast.server.limits import Limits
-from holdfast.settings import Settings
-from holdfast.store import Event
-from holdfast.sweeper import Sweeper
+from holdfast.stores.contract import Event
 from holdfast.testing import ManualClock, wait_until
+from holdfast.work.sweeper import Sweeper
 from servers import redis
 
 sys.path.insert(0, str(Path(__file__).parent))

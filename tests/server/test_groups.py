@@ -6,8 +6,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidArgument, Queue, QueueNotFound, State
-from holdfast.groups import FailureGroups, failure_groups
-from holdfast.store import LeaseAsk, Page, View
+from holdfast.queue.failures import FailureGroups, failure_groups
+from holdfast.stores.contract import LeaseAsk, Page, View
 from holdfast.testing import ManualClock, MemoryStore
 from holdfast.testing.conformance.fixtures import clock, hf, queue, store
 

@@ -23,7 +23,7 @@ from holdfast.server import connections
 from holdfast.server import http as http_door
 from holdfast.server.limits import Limits
 from holdfast.server.run import Tls
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.testing import wait_until
 from holdfast.wire.operations import WATCH
 from holdfast.wire.proto import message_class, service_name

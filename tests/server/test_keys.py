@@ -18,9 +18,9 @@ from holdfast import (
     StoreCorrupt,
     StoreUnavailable,
     Unauthenticated,
-    keys,
 )
-from holdfast.keys import ANYBODY, Authority, Key
+from holdfast.server import auth
+from holdfast.server.auth import ANYBODY, Authority, Key
 from holdfast.testing import ManualClock, MemoryStore
 from holdfast.testing.conformance.fixtures import another, hf, store
 from servers import redis
@@ -59,7 +59,7 @@ def altered(token: str) -> str:
 
 
 def test_a_key_is_made_and_known(hf: Holdfast, authority: Authority, clock: Clock) -> None:
-    key, token = keys.create(
+    key, token = auth.create(
         hf.context, roles=["consume", "read"], queues=["orders", "mail*"], name="billing"
     )
     assert key == Key(key.id, "billing", ("read", "consume"), ("orders", "mail*"), clock.now())
@@ -72,7 +72,7 @@ def test_a_key_is_made_and_known(hf: Holdfast, authority: Authority, clock: Cloc
         who.demand("admin", "orders")
     with pytest.raises(PermissionDenied, match="lacks the right 'read' on the whole store"):
         who.demand("read", None)
-    assert keys.get(hf.context, key.id) == keys.get(hf.context, token) == key
+    assert auth.get(hf.context, key.id) == auth.get(hf.context, token) == key
 
 
 def test_another_process_knows_it(
@@ -80,24 +80,24 @@ def test_another_process_knows_it(
 ) -> None:
     made = []
     for n in range(3):
-        made.append(keys.create(hf.context, roles=["admin"], queues=["*"], name=f"{n}"))
+        made.append(auth.create(hf.context, roles=["admin"], queues=["*"], name=f"{n}"))
         clock.advance(1)
     there = another().context
-    assert keys.list_(there) == [key for key, _ in made]
+    assert auth.list_(there) == [key for key, _ in made]
     assert [Authority(there).check(token).name for _, token in made] == ["0", "1", "2"]
 
 
 def test_the_store_has_no_secret(hf: Holdfast) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"])
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"])
     secret = token.removeprefix(f"hf_{key.id}_")
-    (record,) = hf.store.records(keys.KEY)
+    (record,) = hf.store.records(auth.KEY)
     assert len(secret) == 43
     assert secret.encode() not in record.value
     assert key.id.encode() in record.value
 
 
 def test_wrong_ones_are_refused_all_in_the_same_words(hf: Holdfast, authority: Authority) -> None:
-    _, token = keys.create(hf.context, roles=["admin"], queues=["*"])
+    _, token = auth.create(hf.context, roles=["admin"], queues=["*"])
     id = token.split("_")[1]
     wrong = [UNKNOWN, f"hf_{id}_{'A' * 43}", token[:-1], token + "A", f" {token}", f"{token}\n"]
     wrong += [token.upper(), token.replace("hf_", "hg_"), "é" * 59, "\0", "\udcff", f"hf_{id}_"]
@@ -110,7 +110,7 @@ def test_wrong_ones_are_refused_all_in_the_same_words(hf: Holdfast, authority: A
 
 
 def test_it_expires_on_the_millisecond(hf: Holdfast, authority: Authority, clock: Clock) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"], expires_in=0.5)
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"], expires_in=0.5)
     assert key.expires_at == clock.now() + 500
     clock.advance(0.499)
     assert authority.check(token).id == key.id
@@ -124,11 +124,11 @@ def test_it_expires_on_the_millisecond(hf: Holdfast, authority: Authority, clock
 def test_a_revoked_one_ends_everywhere_within_a_second(
     hf: Holdfast, another: Callable[[], Holdfast], clock: Clock
 ) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"])
-    _, stays = keys.create(hf.context, roles=["read"], queues=["*"])
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"])
+    _, stays = auth.create(hf.context, roles=["read"], queues=["*"])
     there = Authority(another().context)
     there.check(token)
-    revoked = keys.revoke(hf.context, key.id)
+    revoked = auth.revoke(hf.context, key.id)
     assert revoked.revoked_at == clock.now() and revoked.state(clock.now()) == "revoked"
     clock.advance(0.999)
     assert there.check(token).id == key.id
@@ -136,18 +136,18 @@ def test_a_revoked_one_ends_everywhere_within_a_second(
     assert refused(there, token) == f"key {key.id} is revoked"
     assert there.check(stays)
     assert refused(there, altered(token)) == "no such key"
-    assert keys.revoke(hf.context, token) == revoked  # again, later: as it was
-    assert revoked in keys.list_(hf.context)
+    assert auth.revoke(hf.context, token) == revoked  # again, later: as it was
+    assert revoked in auth.list_(hf.context)
 
 
 def test_one_made_after_it_was_asked_for_is_known_within_a_second(
     hf: Holdfast, authority: Authority, clock: Clock
 ) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"])
-    (record,) = hf.store.records(keys.KEY)
-    hf.store.put_record(keys.KEY, key.id, None, None, clock.now())
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"])
+    (record,) = hf.store.records(auth.KEY)
+    hf.store.put_record(auth.KEY, key.id, None, None, clock.now())
     assert refused(authority, token) == "no such key"
-    hf.store.put_record(keys.KEY, key.id, record.value, 0, clock.now())
+    hf.store.put_record(auth.KEY, key.id, record.value, 0, clock.now())
     assert refused(authority, token) == "no such key"
     clock.advance(1)
     assert authority.check(token).id == key.id
@@ -156,14 +156,14 @@ def test_one_made_after_it_was_asked_for_is_known_within_a_second(
 def test_of_many_who_revoke_all_say_the_same(
     hf: Holdfast, another: Callable[[], Holdfast], clock: Clock
 ) -> None:
-    made, _ = keys.create(hf.context, roles=["read"], queues=["*"])
+    made, _ = auth.create(hf.context, roles=["read"], queues=["*"])
     contexts = [another().context for _ in range(4)]
     barrier, said = threading.Barrier(4, timeout=60), list[Key]()
 
     def end(n: int) -> None:
         barrier.wait()
         clock.advance(0.001)
-        said.append(keys.revoke(contexts[n], made.id))
+        said.append(auth.revoke(contexts[n], made.id))
 
     threads = [threading.Thread(target=end, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -171,40 +171,40 @@ def test_of_many_who_revoke_all_say_the_same(
     for thread in threads:
         thread.join()
     assert len(said) == 4
-    assert {key.revoked_at for key in said} == {keys.get(hf.context, made.id).revoked_at}
+    assert {key.revoked_at for key in said} == {auth.get(hf.context, made.id).revoked_at}
 
 
 def test_one_that_is_not_there(hf: Holdfast) -> None:
     with pytest.raises(NotFound, match="no key 'x'; none is known"):
-        keys.revoke(hf.context, "x")
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"])
+        auth.revoke(hf.context, "x")
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"])
     near = key.id[:-1] + ("a" if key.id[-1] != "a" else "b")
     with pytest.raises(NotFound, match=f"no key '{near}'; did you mean '{key.id}'"):
-        keys.get(hf.context, near)
+        auth.get(hf.context, near)
     for odd in ("", "\0", "\udcff", "é", key.id[:-1], key.id + "x", "%" * 12, "_" * 12):
         with pytest.raises(NotFound):
-            keys.revoke(hf.context, odd)
+            auth.revoke(hf.context, odd)
     with pytest.raises(NotFound) as error:
-        keys.revoke(hf.context, token[:-1])
+        auth.revoke(hf.context, token[:-1])
     assert token[20:-1] not in str(error.value)
-    assert keys.get(hf.context, key.id).revoked_at is None
+    assert auth.get(hf.context, key.id).revoked_at is None
 
 
 def test_a_record_that_is_no_key_lets_nobody_in(
     hf: Holdfast, authority: Authority, clock: Clock
 ) -> None:
-    key, token = keys.create(hf.context, roles=["read"], queues=["*"])
-    (record,) = hf.store.records(keys.KEY)
+    key, token = auth.create(hf.context, roles=["read"], queues=["*"])
+    (record,) = hf.store.records(auth.KEY)
     for value in (b"", b"{}", record.value.replace(b'"read"', b'"rule"')):
-        hf.store.put_record(keys.KEY, key.id, value, None, clock.now())
+        hf.store.put_record(auth.KEY, key.id, value, None, clock.now())
         with pytest.raises(StoreCorrupt, match=f"key {key.id} was not written by"):
             authority.check(token)
 
 
 def test_more_keys_than_a_page(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "PAGE", 3)
-    made = {keys.create(hf.context, roles=["read"], queues=["*"])[0].id for _ in range(7)}
-    assert {key.id for key in keys.list_(hf.context)} == made
+    monkeypatch.setattr(auth, "PAGE", 3)
+    made = {auth.create(hf.context, roles=["read"], queues=["*"])[0].id for _ in range(7)}
+    assert {key.id for key in auth.list_(hf.context)} == made
 
 
 # Not a matter of the store
@@ -216,7 +216,7 @@ class Counting(MemoryStore):
     reads = 0
 
     def records(self, kind: str, **ask):  # type: ignore[no-untyped-def]
-        self.reads += kind == keys.KEY
+        self.reads += kind == auth.KEY
         return super().records(kind, **ask)
 
 
@@ -235,16 +235,16 @@ class Raced(MemoryStore):
 def test_who_comes_second_changes_nothing(clock: Clock) -> None:
     raced = Raced()
     context = holdfast.connect(raced, clock=clock).context
-    made, _ = keys.create(context, roles=["read"], queues=["*"])
+    made, _ = auth.create(context, roles=["read"], queues=["*"])
     at = clock.now() + 10_000
 
     def another_revokes() -> None:
         clock.advance(10)
-        keys.revoke(context, made.id)
+        auth.revoke(context, made.id)
 
     raced.first = another_revokes
-    assert keys.revoke(context, made.id).revoked_at == at
-    assert keys.get(context, made.id).revoked_at == at
+    assert auth.revoke(context, made.id).revoked_at == at
+    assert auth.get(context, made.id).revoked_at == at
 
 
 def id_of(n: int) -> str:
@@ -252,11 +252,11 @@ def id_of(n: int) -> str:
 
 
 def test_keys_are_remembered_within_bounds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(auth, "REMEMBERED_MAX", 100)
     counting = Counting()
     context = holdfast.connect(counting, clock=clock).context
     authority = Authority(context)
-    _, token = keys.create(context, roles=["read"], queues=["*"])
+    _, token = auth.create(context, roles=["read"], queues=["*"])
 
     def reads(*tokens: str) -> int:
         before = counting.reads
@@ -283,7 +283,7 @@ def test_a_store_that_is_down_lets_nobody_in_and_says_so() -> None:
     with redis.running() as server:
         context = holdfast.connect(server.url, clock=clock).context
         authority = Authority(context)
-        _, token = keys.create(context, roles=["read"], queues=["*"])
+        _, token = auth.create(context, roles=["read"], queues=["*"])
         authority.check(token)
     assert authority.check(token)  # still remembered
     clock.advance(1)
@@ -318,8 +318,8 @@ def test_a_store_that_is_down_lets_nobody_in_and_says_so() -> None:
 def test_what_makes_no_key(given: dict, problem: str) -> None:
     context = holdfast.connect("memory://").context
     with pytest.raises(InvalidArgument, match=problem):
-        keys.create(context, **{"roles": ["read"], "queues": ["*"], **given})
-    assert keys.list_(context) == []
+        auth.create(context, **{"roles": ["read"], "queues": ["*"], **given})
+    assert auth.list_(context) == []
 
 
 def test_anybody_may_do_anything() -> None:

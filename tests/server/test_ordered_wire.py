@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import FailedPrecondition, Holdfast, InvalidArgument, Lease, LeaseLost, Outgoing
-from holdfast.settings import Settings
+from holdfast.model.settings import Settings
 from holdfast.testing import dead_letters, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -19,8 +19,8 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Lease, QueueNotFound, StoreUnavailable
 from holdfast.errors import HoldfastError
+from holdfast.model.settings import Settings
 from holdfast.server.limits import Limits
-from holdfast.settings import Settings
 from holdfast.stores import open_store
 from holdfast.testing import wait_until
 from holdfast.wire.shapes import LeaseAsk

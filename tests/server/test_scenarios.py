@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, batches
+from holdfast import Holdfast
 from holdfast.client.remote import RemoteHoldfast
-from holdfast.settings import Settings
+from holdfast.model.settings import Settings
 from holdfast.stores import open_store
 from holdfast.testing import ManualClock
 from holdfast.wire.operations import OPERATIONS, STREAMS
+from holdfast.work import ledger
 from servers import SHARED
 from tests.plugins.stores import LentUrl
 from tests.server.rig import serving
@@ -82,7 +83,7 @@ def _empty(hf: Holdfast) -> None:
     for queue in hf.queues():
         if hf.store.get_queue(queue.name) is not None:
             queue.delete(force=True)
-    for kind in ("redrive", "action", batches.QUERY, "report", "report-page"):
+    for kind in ("redrive", "action", ledger.QUERY, "report", "report-page"):
         while hf.store.drop_records(kind, limit=1000):
             pass
 

@@ -12,10 +12,10 @@ import urllib3
 
 import holdfast
 from holdfast import Fail
-from holdfast.observe import unobserved
 from holdfast.server import http, sizes
 from holdfast.server.limits import Limits
-from holdfast.store import Page, Store
+from holdfast.stores.contract import Page, Store
+from holdfast.telemetry.observe import unobserved
 from holdfast.testing import wait_until
 from holdfast.wire.shapes import FailuresAsk
 from tests.server.rig import Doors, serving

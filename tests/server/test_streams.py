@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, State
+from holdfast.model.settings import Settings
 from holdfast.server import run
 from holdfast.server.limits import Limits
-from holdfast.settings import Settings
 from holdfast.testing import ManualClock, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -16,9 +16,10 @@ import urllib3
 from msgspec import Raw
 
 import holdfast
-from holdfast import Holdfast, Outgoing, PermissionDenied, StoreUnavailable, Unauthenticated, keys
+from holdfast import Holdfast, Outgoing, PermissionDenied, StoreUnavailable, Unauthenticated
 from holdfast.client.http import _request
 from holdfast.client.remote import RemoteQueue, RemoteTopic
+from holdfast.server import auth
 from holdfast.testing import wait_until
 from holdfast.wire.operations import OPERATIONS, STREAMS, Operation
 from holdfast.wire.problems import TRAILER
@@ -53,7 +54,7 @@ class World:
     def key(self, role: str, queues: str) -> str:
         """One for each kind, made when it is first needed."""
         if (role, queues) not in self.made:
-            made = keys.create(self.hf.context, roles=[role], queues=[queues])
+            made = auth.create(self.hf.context, roles=[role], queues=[queues])
             self.made[role, queues] = made[1]
         return self.made[role, queues]
 
@@ -208,10 +209,10 @@ def test_every_operation(world: World, door: HttpDoor | GrpcDoor, role: str, que
 def test_no_key_or_one_that_does_not_count(world: World, door: HttpDoor | GrpcDoor) -> None:
     good = world.key("admin", "*")
     at = world.hf.context
-    expired = keys.create(at, roles=["admin"], queues=["*"], expires_in=0.001)[1]
-    revoked_key, revoked = keys.create(at, roles=["admin"], queues=["*"])
-    keys.revoke(at, revoked_key.id)
-    wait_until(lambda: keys.get(at, expired).state(at.clock.now()) == "expired")
+    expired = auth.create(at, roles=["admin"], queues=["*"], expires_in=0.001)[1]
+    revoked_key, revoked = auth.create(at, roles=["admin"], queues=["*"])
+    auth.revoke(at, revoked_key.id)
+    wait_until(lambda: auth.get(at, expired).state(at.clock.now()) == "expired")
     bad = {
         "missing": None,
         "empty": "Bearer ",
@@ -415,7 +416,7 @@ def seen(hf: Holdfast, after: int, count: int) -> list[str]:
 def test_a_revoked_key_ends(world: World, door_name: str) -> None:
     """For calls within about a second; and for those who wait, watch or hold a stream open."""
     at = world.hf.context
-    key, token = keys.create(at, roles=["admin"], queues=["*"])
+    key, token = auth.create(at, roles=["admin"], queues=["*"])
     with world.connect(door_name, token) as caller, world.connect(door_name, token) as waiter:
         waits = world.hf.queue(f"waits.{door_name}")
         far = waiter.queue(waits.name)
@@ -423,7 +424,7 @@ def test_a_revoked_key_ends(world: World, door_name: str) -> None:
         news = caller.subscribe()
         news.next(0.1)
         polling = Thread(lambda: far.lease(wait=60))
-        keys.revoke(at, key.id)
+        auth.revoke(at, key.id)
         wait_until(lambda: _is_refused(caller), 20)
         waits.enqueue("not for him")
         assert isinstance(polling.result(), Unauthenticated)
@@ -433,12 +434,12 @@ def test_a_revoked_key_ends(world: World, door_name: str) -> None:
 
 def test_a_stream_of_leases_ends_with_its_key(world: World) -> None:
     at, queue = world.hf.context, world.hf.queue("stream")
-    key, token = keys.create(at, roles=["consume"], queues=["stream"])
+    key, token = auth.create(at, roles=["consume"], queues=["stream"])
     with world.connect("grpc", token) as remote:
         stream = remote._transport.leases(LeaseStreamAsk("stream"))
         queue.enqueue(1)
         assert next(stream).message.queue == "stream"
-        keys.revoke(at, key.id)
+        auth.revoke(at, key.id)
         wait_until(lambda: _is_refused(remote), 20)
         queue.enqueue("not for him")
         with pytest.raises(Unauthenticated, match="is revoked"):

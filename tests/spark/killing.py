@@ -6,9 +6,9 @@ from typing import Any
 
 from driver import die, poison
 
-from holdfast import batches
 from holdfast.spark import options
 from holdfast.spark.source import HoldfastSource, StreamReader
+from holdfast.work import ledger
 
 
 class KillingSource(HoldfastSource):
@@ -46,7 +46,7 @@ def handler(n: int, attempt: int) -> dict[str, int]:
     return poison(n, attempt)
 
 
-_finish = batches.finish
+_finish = ledger.finish
 
 
 def arm_batches() -> None:
@@ -56,7 +56,7 @@ def arm_batches() -> None:
         _finish(at, query)
         die("in-settle")
 
-    batches.finish = finish
+    ledger.finish = finish
 
 
 def arm_runner() -> None:

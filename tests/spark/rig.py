@@ -98,9 +98,9 @@ class Rig:
         return sum(query.run for query in self.queries())
 
     def queries(self) -> list[Any]:
-        from holdfast import batches
+        from holdfast.work import ledger
 
-        return batches.queries(self.hf.context)
+        return ledger.queries(self.hf.context)
 
     def is_empty(self) -> bool:
         stats = self.queue.stats()

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidArgument, QueueNotFound, archives, groups
-from holdfast.message import new_ids
+from holdfast import Holdfast, InvalidArgument, QueueNotFound
+from holdfast.model.message import new_ids
+from holdfast.queue import archives, failures
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import wait_until
 from tests.spark.lakes import lake_ids, once, send, shop, work
@@ -56,7 +57,7 @@ def test_each_row_is_archived_once(spark: SparkSession, store_url: str, tmp_path
         rows = hs.archived(lake, "dead", spark).select("fingerprint", "cause", "source").distinct()
         (cause,) = rows.collect()
         assert (cause["cause"], cause["source"]) == ("no rate for order <n> of <text>", "orders")
-        (group,) = groups.failure_groups(hf.context, "orders.dlq").groups
+        (group,) = failures.failure_groups(hf.context, "orders.dlq").groups
         assert cause["fingerprint"] == group.fingerprint
         # What a run that was killed has left is in nobody's way.
         junk = tmp_path / "lake/log/queue=orders/day=2020-01-01/dead-0.parquet"

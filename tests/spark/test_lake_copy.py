@@ -12,7 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import FailedPrecondition, Holdfast, InvalidArgument
-from holdfast.store import State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import View
 from tests.spark.lakes import send, shop, work
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, InvalidArgument, groups
-from holdfast.message import ErrorInfo, Finished, History, Message, new_ids
+from holdfast import Holdfast, InvalidArgument
+from holdfast.model.message import ErrorInfo, Finished, History, Message, new_ids
+from holdfast.queue import failures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,7 +174,7 @@ def _same_failures(tables: Any, log: list[Finished], letters: list[Message], que
     ):
         if message.errors:
             last = message.errors[-1]
-            print_ = groups.fingerprint(message.reason, last.code, last.handler, last.message)
+            print_ = failures.fingerprint(message.reason, last.code, last.handler, last.message)
             wanted[print_].append(at)
     found = {row["fingerprint"]: row for row in tables["failures"] if row["queue"] == queue}
     assert {p: (row["n"], row["first"], row["last"]) for p, row in found.items()} == {

@@ -14,10 +14,10 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidArgument
-from holdfast.batches import Past, queries
 from holdfast.spark import progress, runner
 from holdfast.spark.progress import Batch, batches_of, cause_of, flush, line, metrics, watch
 from holdfast.testing import wait_until
+from holdfast.work.ledger import Past, queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast import Backoff, Holdfast, Outgoing, batches
-from holdfast.batches import Part
+from holdfast import Backoff, Holdfast, Outgoing
 from holdfast.errors import StoreUnavailable
-from holdfast.queue import Context
+from holdfast.model.moves import State
+from holdfast.queue.context import Context
 from holdfast.spark import arrow, columns
-from holdfast.store import LeaseAsk, State, View
+from holdfast.stores.contract import LeaseAsk, View
+from holdfast.work import ledger
+from holdfast.work.ledger import Part
 
 VIEWS = {
     "ready": ("work", State.READY),
@@ -79,7 +81,7 @@ def test_a_part_of_a_batch_comes_whole_and_by_id(hf: Holdfast) -> None:
     at = hf.context
     n = at.store.hold(LeaseAsk("work", 50, "me", "t", 1000, batch="it's.0"), at.clock.now())
     schema = columns.arrow_schema(columns.MESSAGE)
-    batch = list(arrow.held(at, "work", Part("it's.0", batches.PAGE + 1), schema, 5))
+    batch = list(arrow.held(at, "work", Part("it's.0", ledger.PAGE + 1), schema, 5))
     ids = [row["id"] for part in batch for row in part.to_pylist()]
     assert ids == [lease.id for lease in at.store.leased("work", "it's.0", None, 100)]
     assert len(ids) == n > 0

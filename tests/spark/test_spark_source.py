@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Outgoing, batches
+from holdfast import Holdfast, Outgoing
 from holdfast.testing import ManualClock, wait_until
+from holdfast.work import ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,8 +88,8 @@ class Rig:
         found = [(f.message.id, f.consumer, f.status, f.message.attempts) for f in self.queue.log()]
         return sorted(found)
 
-    def query(self) -> batches.Query:
-        (query,) = batches.queries(self.hf.context)
+    def query(self) -> ledger.Query:
+        (query,) = ledger.queries(self.hf.context)
         return query
 
     def later(self, seconds: float) -> Holdfast:
@@ -208,7 +209,7 @@ def test_two_queries_share_a_queue_and_an_idle_one_holds_nothing(rig: Rig) -> No
     sent: list[str] = []
 
     def both_had_some() -> bool:
-        found = batches.queries(rig.hf.context)
+        found = ledger.queries(rig.hf.context)
         return sum(query.done > 0 for query in found) == 2
 
     for _ in range(20):
@@ -222,7 +223,7 @@ def test_two_queries_share_a_queue_and_an_idle_one_holds_nothing(rig: Rig) -> No
         query.stop()
     assert rig.ids("sink-a") + rig.ids("sink-b") == once(sent)
     consumers = {consumer for _, consumer, *_ in rig.logged()}
-    assert consumers == {f"spark:{query.id}" for query in batches.queries(rig.hf.context)}
+    assert consumers == {f"spark:{query.id}" for query in ledger.queries(rig.hf.context)}
     assert len(consumers) == 2
     assert Counter(id for id, *_ in rig.logged()) == once(sent)
 
@@ -286,7 +287,7 @@ def test_a_batch_is_read_again_as_it_was_and_held_until_it_is_abandoned(rig: Rig
         assert tomorrow.sweep().requeued == 0
     assert rig.counts() == (1, 0, 4, 0, 20)
 
-    assert batches.abandon(rig.hf.context, rig.query().id) == 4
+    assert ledger.abandon(rig.hf.context, rig.query().id) == 4
     assert rig.counts() == (5, 0, 0, 0, 20)
     sink.good = 10
     rig.run("c", sink, maxMessagesPerTrigger=10)
@@ -303,7 +304,7 @@ def test_on_lost_redeliver_gives_the_batch_back_when_the_query_is_gone(rig: Rig)
     ids = rig.send(4)
     rig.fails("c", Broken(0), onLost="redeliver")
     assert rig.hf.sweep().requeued == 0  # seen just now
-    with rig.later(batches.LOST_MS / 1000 + 60) as later:
+    with rig.later(ledger.LOST_MS / 1000 + 60) as later:
         assert later.sweep().requeued == 4
     leases = rig.queue.lease(10)
     assert {lease.id: lease.message.attempts for lease in leases} == dict.fromkeys(ids, 2)

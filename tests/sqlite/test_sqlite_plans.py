@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.store import Cut
+from holdfast.stores.contract import Cut
 from holdfast.testing import ManualClock
 
 SHALLOW, DEEP = 1_000, 100_000

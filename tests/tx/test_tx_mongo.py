@@ -27,7 +27,7 @@ from holdfast import (
     Settled,
     StoreUnavailable,
 )
-from holdfast import queue as queue_module
+from holdfast.queue import queue as queue_module
 from holdfast.stores.mongo import wake
 from holdfast.testing import wait_until
 from servers import mongo

@@ -33,8 +33,8 @@ from holdfast import (
     StoreError,
     aio,
 )
-from holdfast.sweeper import Swept
 from holdfast.testing import drain, wait_until
+from holdfast.work.sweeper import Swept
 
 
 @pytest.fixture(params=["postgres"])

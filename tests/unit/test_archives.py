@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast import archives
-from holdfast.archives import Archive
+from holdfast.queue import archives
+from holdfast.queue.archives import Archive
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Backoff, Holdfast, HoldfastError, InvalidArgument, Policy
-from holdfast.payload import DEPTH_MAX
-from holdfast.redrive import DeadFilter
+from holdfast.model.payload import DEPTH_MAX
+from holdfast.queue.redrive import DeadFilter
 from holdfast.testing import ManualClock
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.groups import BUCKETS_MAX, _bucket_ms, fingerprint, normalise
+from holdfast.queue.failures import BUCKETS_MAX, _bucket_ms, fingerprint, normalise
 
 ODD = st.text("""ab0x5 f'"`/\\.:-<>n@,~_+[(é٣\n""", max_size=40)
 WORDS = st.lists(st.text("ghijklmn", min_size=1, max_size=8), min_size=1, max_size=5)

@@ -9,9 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Unauthenticated, keys
-from holdfast.keys import RIGHTS, Authority, Principal, Right, Role, matches
-from holdfast.message import check_queue_name
+from holdfast import Unauthenticated
+from holdfast.model.message import check_queue_name
+from holdfast.server import auth
+from holdfast.server.auth import RIGHTS, Authority, Principal, Right, Role, matches
 
 SOME = st.text("ab.@-_", max_size=8)
 PATTERNS = st.text("ab.@-_*", min_size=1, max_size=8)
@@ -97,7 +98,7 @@ def test_dead_letters_go_with_their_queue(pattern: str, name: str) -> None:
 
 
 CONTEXT = holdfast.connect("memory://").context
-MADE, TOKEN = keys.create(CONTEXT, roles=["read"], queues=["*"])
+MADE, TOKEN = auth.create(CONTEXT, roles=["read"], queues=["*"])
 
 
 @given(
@@ -118,7 +119,7 @@ def test_only_the_very_key_is_known(text: str) -> None:
 
 
 def test_keys_have_one_form_and_differ() -> None:
-    made = [keys.create(CONTEXT, roles=["read"], queues=["*"])[1] for _ in range(200)]
+    made = [auth.create(CONTEXT, roles=["read"], queues=["*"])[1] for _ in range(200)]
     assert len(set(made)) == 200
     assert {len(token) for token in made} == {59}
     assert any("_" in token[16:] for token in made)  # which must not confuse anybody

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import DeadFilter, Edit, EditFailed, ErrorInfo, InvalidArgument, Message
-from holdfast.message import History
-from holdfast.redrive.choosing import Options, checked, due, edited, matches, merged, step
+from holdfast.model.message import History
+from holdfast.queue.redrive.choosing import Options, checked, due, edited, matches, merged, step
 
 NOW = 1_700_000_000_000
 

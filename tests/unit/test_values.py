@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import InvalidArgument, Outgoing, RedriveFailed, message, payload, settings
-from holdfast.clock import StoreClock
+from holdfast import InvalidArgument, Outgoing, RedriveFailed
 from holdfast.errors import StoreUnavailable, did_you_mean
-from holdfast.lifecycle import partition_of
-from holdfast.message import check_queue_name, dlq_of, home_of, is_dlq, new_ids
-from holdfast.outcome import Fail, Retry
+from holdfast.model import message, payload, settings
+from holdfast.model.clock import StoreClock
+from holdfast.model.message import check_queue_name, dlq_of, home_of, is_dlq, new_ids
+from holdfast.rules.lifecycle import partition_of
+from holdfast.rules.outcome import Fail, Retry
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(

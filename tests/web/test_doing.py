@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from holdfast import keys
+from holdfast.server import auth
 from tests.web.world import World, confirm, has_count, is_live, is_same_page, row
 
 
@@ -87,7 +87,7 @@ def test_a_key_that_may_only_look(
     orders, mail = world.hf.queue("orders"), world.hf.queue("mail")
     world.kill(orders, "Slow", 1, 2)
     mail.enqueue(1)
-    key = keys.create(world.hf.context, roles=["read"], queues=["orders"], name="night")[1]
+    key = auth.create(world.hf.context, roles=["read"], queues=["orders"], name="night")[1]
     world.go(page, "queues/orders/dead")
     box = page.get_by_label("Key", exact=True)
     box.fill(key[:-3] + "abc")
@@ -122,11 +122,11 @@ def test_a_key_that_is_revoked_is_asked_for_anew(
 ) -> None:
     world = open_world(f"sqlite:///{tmp_path}/jobs.db", "--auth", "on")
     world.hf.queue("orders")
-    made, key = keys.create(world.hf.context, roles=["admin"], queues=["*"])
+    made, key = auth.create(world.hf.context, roles=["admin"], queues=["*"])
     world.go(page)
     page.get_by_label("Key", exact=True).fill(key)
     page.get_by_role("button", name="Enter").click()
     is_live(page)
     assert key not in page.url
-    keys.revoke(world.hf.context, made.id)
+    auth.revoke(world.hf.context, made.id)
     expect(page.get_by_text("does not count")).to_be_visible()

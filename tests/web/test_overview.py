@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from holdfast import Outgoing, batches
+from holdfast import Outgoing
+from holdfast.work import ledger
 from tests.web.world import World, confirm, is_live, is_same_page, row
 
 
@@ -86,8 +87,8 @@ def test_owners_consumers_topics_and_charts(world: World, page: Any) -> None:
 def test_queries_and_reports_of_spark(world: World, page: Any) -> None:
     store, now = world.hf.store, world.hf.context.clock.now()
     world.hf.queue("orders").enqueue_many(range(3))
-    past = batches.Past(3, 10, 8, 1, 1, 250, now)
-    query = batches.Query(
+    past = ledger.Past(3, 10, 8, 1, 1, 250, now)
+    query = ledger.Query(
         "q1",
         "orders",
         "nightly",
@@ -100,7 +101,7 @@ def test_queries_and_reports_of_spark(world: World, page: Any) -> None:
         reserved_at=now,
         history=(past,),
     )
-    store.put_record(batches.QUERY, "q1", msgspec.json.encode(query), 0, now)
+    store.put_record(ledger.QUERY, "q1", msgspec.json.encode(query), 0, now)
     name = f"{now:015d}"
     told = {"made_at": now, "title": "The week", "rows": 1234, "summary": {"done": 1200}}
     store.put_record("report", name, msgspec.json.encode(told), 0, now)

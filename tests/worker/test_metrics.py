@@ -23,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import holdfast
 from holdfast import Backoff, Holdfast, LeaseLost
 from holdfast.metrics import OTHER, Metrics
-from holdfast.store import Settled, Store
+from holdfast.model.moves import Settled
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, drain, wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))

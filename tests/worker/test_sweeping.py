@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import holdfast
-from holdfast import clock
+from holdfast.model import clock
 from holdfast.stores.memory import MemoryStore
-from holdfast.sweeper import LOCK, LOCK_MS
+from holdfast.work.sweeper import LOCK, LOCK_MS
 
 
 class Slow(MemoryStore):

@@ -16,8 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
-from holdfast import Backoff, Fail, Holdfast, Outgoing, tracing
-from holdfast.store import Store
+from holdfast import Backoff, Fail, Holdfast, Outgoing
+from holdfast.stores.contract import Store
+from holdfast.telemetry import tracing
 from holdfast.testing import drain
 from tests.traces import provider
 

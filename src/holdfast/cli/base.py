@@ -14,9 +14,10 @@ from urllib.parse import quote
 import click
 
 import holdfast
-from holdfast import Holdfast, HoldfastError, Queue, QueueNotFound, StoreUnavailable, settings
+from holdfast import Holdfast, HoldfastError, Queue, QueueNotFound, StoreUnavailable
 from holdfast.cli.show import clean
 from holdfast.errors import did_you_mean
+from holdfast.model import settings
 
 EXIT_CODES = {
     "INVALID_ARGUMENT": 2,

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import HoldfastError, InvalidArgument, Message, Outgoing, Queue
 from holdfast.cli.show import count
-from holdfast.payload import JSON
+from holdfast.model.payload import JSON
 
 CHUNK_LINES = 1000
 CHUNK_BYTES = 8 * 1024 * 1024

@@ -18,15 +18,16 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 import holdfast
-from holdfast import Holdfast, HoldfastError, QueueStats, clock, settings
+from holdfast import Holdfast, HoldfastError, QueueStats
 from holdfast.cli.base import App
 from holdfast.cli.show import clean, count, length, size
 from holdfast.errors import SHOWN
-from holdfast.observe import unobserved
-from holdfast.policy import DEFAULTS
-from holdfast.store import State
+from holdfast.model import clock, settings
+from holdfast.model.moves import State
+from holdfast.model.policy import DEFAULTS
 from holdfast.stores import SCHEMES, damage
 from holdfast.stores.sqlite import SQLiteStore, open_url
+from holdfast.telemetry.observe import unobserved
 
 SKEW_WARN_MS = 1000
 SLOW_MS = 100

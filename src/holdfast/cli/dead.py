@@ -14,7 +14,7 @@ from holdfast.cli import shapes, show
 from holdfast.cli.base import App, Group, find_queue, near_dlq, pass_app
 from holdfast.cli.kinds import LIMIT
 from holdfast.cli.show import Column, ago, clean, number
-from holdfast.message import dlq_of, is_dlq
+from holdfast.model.message import dlq_of, is_dlq
 
 SCAN = 10_000
 """Dead letters of a queue that are looked at to group them: the oldest."""

@@ -18,9 +18,10 @@ from holdfast.app import REMOTE
 from holdfast.cli import show
 from holdfast.cli.base import App, Command, busy, pass_app
 from holdfast.cli.show import Column, number
-from holdfast.clock import Clock
-from holdfast.message import Lease
-from holdfast.store import LeaseAsk, partition_claim
+from holdfast.model.clock import Clock
+from holdfast.model.message import Lease
+from holdfast.model.queues import partition_claim
+from holdfast.stores.contract import LeaseAsk
 
 HOUR_S = 3600
 STEP_S = 60

@@ -15,7 +15,7 @@ from holdfast.cli import bulk, shapes, show
 from holdfast.cli.base import App, Command, find_queue, pass_app
 from holdfast.cli.kinds import HEADER, SECONDS
 from holdfast.cli.show import ago, count
-from holdfast.payload import BYTES, JSON
+from holdfast.model.payload import BYTES, JSON
 
 TEXT = "text/plain"
 

@@ -7,12 +7,12 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import keys
 from holdfast.cli import show
 from holdfast.cli.base import App, Group, confirm, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Column, ago, clean
-from holdfast.keys import Key
+from holdfast.server import auth
+from holdfast.server.auth import Key
 
 KEYS = [
     Column("ID"),
@@ -55,7 +55,7 @@ def create(
 ) -> None:
     """Make a key and print it, this once: the store keeps only a hash."""
     with app.connect() as hf:
-        made, token = keys.create(
+        made, token = auth.create(
             hf.context, roles=roles, queues=queues, name=name, expires_in=expires
         )
     if app.json:
@@ -70,7 +70,7 @@ def create(
 def list_(app: App) -> None:
     """Every key with what it may, also those that have ended."""
     with app.connect() as hf:
-        found, now = keys.list_(hf.context), hf.context.clock.now()
+        found, now = auth.list_(hf.context), hf.context.clock.now()
     if app.json:
         return show.documents(_doc(key, now) for key in found)
     rows = [_row(key, now) for key in found]
@@ -84,9 +84,9 @@ def list_(app: App) -> None:
 def revoke(app: App, id: str, yes: bool) -> None:
     """End a key for good. Servers refuse it within a second."""
     with app.connect() as hf:
-        found = keys.get(hf.context, id)
+        found = auth.get(hf.context, id)
         confirm(f"Revoke {_called(found)}?", yes=yes)
-        ended, now = keys.revoke(hf.context, found.id), hf.context.clock.now()
+        ended, now = auth.revoke(hf.context, found.id), hf.context.clock.now()
     if app.json:
         return show.documents([_doc(ended, now)])
     if found.revoked_at is not None:

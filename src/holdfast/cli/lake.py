@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from holdfast import InvalidArgument, clock
+from holdfast import InvalidArgument
 from holdfast.cli import show
 from holdfast.cli.base import App, Command, pass_app
 from holdfast.cli.kinds import MOMENT, SECONDS, When
 from holdfast.cli.show import count
-from holdfast.store import State
+from holdfast.model import clock
+from holdfast.model.moves import State
 
 MASTER = click.option(
     "--master", help="Default: SPARK_MASTER, spark-defaults.conf's, else local[*]."

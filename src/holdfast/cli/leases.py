@@ -30,9 +30,9 @@ from holdfast.cli import shapes, show
 from holdfast.cli.base import App, Command, exit_code, find_queue, pass_app, tell
 from holdfast.cli.kinds import LIMIT, SECONDS
 from holdfast.cli.show import length
-from holdfast.message import check_id
-from holdfast.outcome import Outcome
-from holdfast.payload import JSON
+from holdfast.model.message import check_id
+from holdfast.model.payload import JSON
+from holdfast.rules.outcome import Outcome
 
 STDIN_MAX = 10_000
 """Leases that one call settles."""

@@ -11,7 +11,7 @@ from holdfast.cli import shapes, show
 from holdfast.cli.base import App, Command, find_queue, pass_app
 from holdfast.cli.kinds import LIMIT
 from holdfast.cli.show import Cell, Column, ago, clean, number
-from holdfast.store import Entry
+from holdfast.stores.contract import Entry
 
 STATES = [state.value for state in (State.READY, State.DELAYED, State.LEASED)]
 COLUMNS = [

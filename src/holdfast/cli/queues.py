@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from holdfast import Backoff, PartitionStats, Policy, QueueNotEmpty, QueueStats, settings
+from holdfast import Backoff, PartitionStats, Policy, QueueNotEmpty, QueueStats
 from holdfast.cli import dead, shapes, show
 from holdfast.cli.base import App, Group, busy, confirm, find_queue, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Column, ago, clean, count, length, number, size
-from holdfast.message import dlq_of
-from holdfast.store import QueueSpec
+from holdfast.model import settings
+from holdfast.model.message import dlq_of
+from holdfast.model.queues import QueueSpec
 
 COLUMNS = [
     Column("QUEUE", elastic=True),

@@ -17,7 +17,7 @@ from holdfast.cli import show
 from holdfast.cli.base import INTERRUPTED, App, Command, confirm, near_dlq, pass_app
 from holdfast.cli.kinds import HEADER, SECONDS
 from holdfast.cli.show import count
-from holdfast.message import is_dlq
+from holdfast.model.message import is_dlq
 
 
 class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from holdfast import Backoff, Finished, Lease, Message, PartitionStats, Policy, QueueStats
-from holdfast.payload import JSON
-from holdfast.store import QueueSpec
+from holdfast.model.payload import JSON
+from holdfast.model.queues import QueueSpec
 
 
 def of_message(message: Message) -> dict[str, Any]:

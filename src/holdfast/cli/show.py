@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.message import Message
-from holdfast.payload import JSON
+from holdfast.model.message import Message
+from holdfast.model.payload import JSON
 
 if TYPE_CHECKING:
     from rich.table import Table

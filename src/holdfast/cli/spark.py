@@ -15,15 +15,16 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import msgspec
 
-from holdfast import FailedPrecondition, Holdfast, InvalidArgument, batches
-from holdfast.batches import Query
+from holdfast import FailedPrecondition, Holdfast, InvalidArgument
 from holdfast.cli import lake, show
 from holdfast.cli.base import App, Group, confirm, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Column, ago, clean, count, number
 from holdfast.cli.work import _load, _split  # pyright: ignore[reportPrivateUsage]
 from holdfast.errors import did_you_mean
-from holdfast.store import QueueStats
+from holdfast.stores.contract import QueueStats
+from holdfast.work import ledger
+from holdfast.work.ledger import Query
 
 logger = logging.getLogger("holdfast.spark")
 
@@ -110,7 +111,7 @@ def queries(app: App) -> None:
     of it for a minute, and in doubt when it is gone with a batch that it may have handed on.
     """
     with app.connect() as hf:
-        found = batches.queries(hf.context)
+        found = ledger.queries(hf.context)
         known = {spec.name for spec in hf.store.queues()}
         now = hf.context.clock.now()
         names = list(dict.fromkeys(query.queue for query in found if query.queue in known))
@@ -135,7 +136,7 @@ def abandon(app: App, query_id: str, force: bool, yes: bool) -> None:
     with app.connect() as hf:
         query = _find(hf, query_id)
         now = hf.context.clock.now()
-        if batches.is_alive(query, now) and not query.stopping and not force:
+        if ledger.is_alive(query, now) and not query.stopping and not force:
             raise FailedPrecondition(
                 f"query {query.id} is alive, seen {ago(query.seen_at, now)}: stop it first; "
                 "--force takes its batch away and stops it"
@@ -143,7 +144,7 @@ def abandon(app: App, query_id: str, force: bool, yes: bool) -> None:
         held = count(query.held, "message")
         if query.held:
             confirm(f"Give back {held} of {query.queue}? They may be delivered twice.", yes=yes)
-        released = batches.abandon(hf.context, query.id)
+        released = ledger.abandon(hf.context, query.id)
     if app.json:
         return show.documents([{"query": query.id, "queue": query.queue, "released": released}])
     said = f"gave back {count(released, 'message')} of {query.queue}"
@@ -268,7 +269,7 @@ def _behind(stats: QueueStats | None) -> int | None:
 
 
 def _row(query: Query, stats: QueueStats | None, now: int) -> list[show.Cell]:
-    state, behind = batches.state_of(query, now), _behind(stats)
+    state, behind = ledger.state_of(query, now), _behind(stats)
     return [
         query.id,
         clean(query.name),
@@ -290,7 +291,7 @@ def _doc(query: Query, stats: QueueStats | None, now: int) -> dict[str, Any]:
         "query": query.id,
         "name": query.name,
         "queue": query.queue,
-        "state": batches.state_of(query, now),
+        "state": ledger.state_of(query, now),
         "held": query.held,
         "batch": query.batch,
         "behind": _behind(stats),
@@ -305,9 +306,9 @@ def _doc(query: Query, stats: QueueStats | None, now: int) -> dict[str, Any]:
 
 
 def _find(hf: Holdfast, query_id: str) -> Query:
-    found = batches.queries(hf.context)
+    found = ledger.queries(hf.context)
     for query in found:
         if query.id == query_id:
             return query
     known = [query.id for query in found]
-    raise batches.QueryNotFound(f"no query {query_id!r}; {did_you_mean(query_id, known)}")
+    raise ledger.QueryNotFound(f"no query {query_id!r}; {did_you_mean(query_id, known)}")

@@ -9,11 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import Holdfast, QueueStats, clock
+from holdfast import Holdfast, QueueStats
 from holdfast.cli import shapes, show
 from holdfast.cli.base import App, Command, busy, find_queue, pass_app
 from holdfast.cli.kinds import SECONDS
 from holdfast.cli.show import Cell, Column, count, length, number
+from holdfast.model import clock
 
 COLUMNS = [
     Column("QUEUE", elastic=True),

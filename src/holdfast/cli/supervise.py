@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from holdfast import clock
+from holdfast.model import clock
 
 PAUSE_S = (0.5, 30.0)
 """Before a worker that died is started again; doubles each time."""

@@ -13,8 +13,8 @@ from holdfast.cli.base import App, Group, busy, confirm, pass_app
 from holdfast.cli.kinds import HEADER, SECONDS
 from holdfast.cli.queues import policy_fields
 from holdfast.cli.show import Column, ago, count, length, number
-from holdfast.payload import JSON
-from holdfast.topic import TopicStats
+from holdfast.model.payload import JSON
+from holdfast.queue.topic import TopicStats
 
 TOPICS = [
     Column("TOPIC", elastic=True),

@@ -12,9 +12,9 @@ import msgspec
 import urllib3
 from msgspec import UNSET
 
-from holdfast import tracing
 from holdfast.client.transport import CALL_S, QUIET, Place, with_silence
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.telemetry import tracing
 from holdfast.wire.operations import BY_NAME, Operation
 from holdfast.wire.problems import MEDIA_TYPE, Problem, error_of
 from holdfast.wire.shapes import EventDoc

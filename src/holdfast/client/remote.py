@@ -15,10 +15,8 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import UNSET, Raw
 
-from holdfast import payload as payloads
 from holdfast.app import Holdfast
 from holdfast.client.transport import Transport, place
-from holdfast.clock import monotonic
 from holdfast.errors import (
     FailedPrecondition,
     GroupNotFound,
@@ -29,19 +27,26 @@ from holdfast.errors import (
     StoreUnavailable,
     did_you_mean,
 )
-from holdfast.errortext import TRACEBACK_MAX, traceback_of
-from holdfast.handlers import Registry
-from holdfast.message import Lease, Message, Outgoing, check_id, check_queue_name, dlq_of
-from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Retry, describe
-from holdfast.policy import Policy, seconds
-from holdfast.queue import Maker, PartitionStats, Queue, encode_result, state_of
-from holdfast.redrive import DeadFilter, Redriven
-from holdfast.redrive.choosing import checked
-from holdfast.redrive.moving import named
-from holdfast.store import Entry, Event, QueueSpec, QueueStats, Settled, State, Subscription
-from holdfast.sweeper import Swept
-from holdfast.topic import Start, Topic, TopicStats, check_group_name, check_topic_name
+from holdfast.model import payload as payloads
+from holdfast.model.clock import monotonic
+from holdfast.model.errortext import TRACEBACK_MAX, traceback_of
+from holdfast.model.message import Lease, Message, Outgoing, check_id, check_queue_name, dlq_of
+from holdfast.model.moves import Settled, State
+from holdfast.model.policy import Policy, seconds
+from holdfast.model.queues import QueueSpec
+from holdfast.queue.checks import check_state
+from holdfast.queue.outgoing import Maker
+from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.redrive import DeadFilter, Redriven
+from holdfast.queue.redrive.choosing import checked
+from holdfast.queue.redrive.moving import named
+from holdfast.queue.topic import Start, Topic, TopicStats, check_group_name, check_topic_name
+from holdfast.rules.decide import encode_result
+from holdfast.rules.outcome import Done, Extend, Fail, Outcome, Release, Retry, describe
+from holdfast.stores.contract import Entry, Event, QueueStats, Subscription
 from holdfast.wire import shapes as s
+from holdfast.work.handlers import Registry
+from holdfast.work.sweeper import Swept
 
 HTTP_PORT = 8080
 GRPC_PORT = 8081
@@ -309,7 +314,7 @@ class RemoteQueue(Queue):
     ) -> Iterator[Entry]:
         after: str | None = None
         while True:
-            wanted: Any = str(state_of(state))
+            wanted: Any = str(check_state(state))
             ask = s.BrowseAsk(self.name, wanted, after, PAGE, since, until)
             found = self._call("Browse", ask)
             yield from (_entry(doc) for doc in found.entries)

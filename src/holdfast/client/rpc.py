@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import msgspec
 
-from holdfast import tracing
 from holdfast.client.transport import CALL_S, QUIET, Place, with_silence
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.telemetry import tracing
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import BY_NAME, LEASE_STREAM, WATCH, Operation
 from holdfast.wire.problems import TRAILER, Problem, error_of

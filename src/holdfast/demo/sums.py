@@ -10,7 +10,7 @@ from holdfast import Finished
 from holdfast.demo import plan, shop
 from holdfast.demo.screen import Screen
 from holdfast.demo.story import Seen
-from holdfast.message import ErrorInfo
+from holdfast.model.message import ErrorInfo
 
 ACK_TIMEOUT = "ACK_TIMEOUT"
 

@@ -17,9 +17,9 @@ from msgspec import UNSET
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidArgument, NotFound
-from holdfast.keys import Principal
-from holdfast.message import home_of
-from holdfast.store import Event
+from holdfast.model.message import home_of
+from holdfast.server.auth import Principal
+from holdfast.stores.contract import Event
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import Operation
 

@@ -13,10 +13,11 @@ import re
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.queue import Queue
+from holdfast.model.moves import State
+from holdfast.queue.queue import Queue
 from holdfast.server.entries import Wanted, entry_doc
 from holdfast.server.sizes import FIRST_ROWS, entry_size, fitting
-from holdfast.store import Entry, Page, State, View
+from holdfast.stores.contract import Entry, Page, View
 from holdfast.wire import shapes as s
 
 FIRST_MS = 60_000

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import MessageNotFound
-from holdfast.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
-from holdfast.queue import Queue, replay_entries
+from holdfast.model.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
+from holdfast.model.moves import State
+from holdfast.queue.queue import Queue, replay_entries
 from holdfast.server.backwards import newest
 from holdfast.server.entries import Wanted, entry_doc
 from holdfast.server.limits import ANSWER_BYTES
 from holdfast.server.sizes import READ_ROWS, Steps, entry_size, fitting, pages, size_of
-from holdfast.store import Entry, State, View
+from holdfast.stores.contract import Entry, View
 from holdfast.wire import shapes as s
 
 LOOK_MAX = 5000

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.causes import check_fingerprint
 from holdfast.errors import InvalidArgument
-from holdfast.message import Message
-from holdfast.redrive.choosing import DeadFilter, matches
-from holdfast.store import Entry
+from holdfast.model.message import Message
+from holdfast.queue.redrive.choosing import DeadFilter, matches
+from holdfast.rules.causes import check_fingerprint
+from holdfast.stores.contract import Entry
 from holdfast.wire import shapes as s
 
 

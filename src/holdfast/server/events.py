@@ -21,12 +21,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.announce import OTHER
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidArgument, Unauthenticated
-from holdfast.keys import Principal
+from holdfast.server.auth import Principal
 from holdfast.server.limits import Limits
-from holdfast.store import Event, QueueStats
+from holdfast.stores.contract import Event, QueueStats
+from holdfast.telemetry.announce import OTHER
 from holdfast.wire.problems import TooManyStreams
 from holdfast.wire.shapes import WHOLE_MAX
 

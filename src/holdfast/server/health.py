@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.message import home_of, is_dlq
-from holdfast.queue import Context
-from holdfast.topic import is_hidden
+from holdfast.model.message import home_of, is_dlq
+from holdfast.queue.context import Context
+from holdfast.queue.topic import is_hidden
 
 LOOK_S = 1.0
 """A look at the store is good for so long: probes come from everywhere."""

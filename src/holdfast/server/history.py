@@ -19,9 +19,10 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.message import Finished
-from holdfast.queue import Context
-from holdfast.store import QueueStats, State, View
+from holdfast.model.message import Finished
+from holdfast.model.moves import State
+from holdfast.queue.context import Context
+from holdfast.stores.contract import QueueStats, View
 from holdfast.wire import shapes as s
 
 STEP_S = 5.0

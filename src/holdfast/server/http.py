@@ -19,9 +19,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast import tracing
 from holdfast.errors import HoldfastError, InvalidArgument, PermissionDenied
-from holdfast.keys import ANYBODY, Authority, Principal
+from holdfast.server.auth import ANYBODY, Authority, Principal
 from holdfast.server.bodies import Bodies
 from holdfast.server.events import Events
 from holdfast.server.health import Health
@@ -29,6 +28,7 @@ from holdfast.server.limits import Limits
 from holdfast.server.openapi import docs_page, openapi
 from holdfast.server.pages import HEADERS, Pages
 from holdfast.server.service import Service
+from holdfast.telemetry import tracing
 from holdfast.wire.operations import OPERATIONS, Operation
 from holdfast.wire.problems import (
     MEDIA_TYPE,

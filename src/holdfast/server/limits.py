@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.policy import positive, seconds, whole
+from holdfast.model.policy import positive, seconds, whole
 
 ANSWER_BYTES = 16 * 1024 * 1024
 

@@ -17,19 +17,20 @@ from contextlib import suppress
 
 import msgspec
 
-from holdfast import lifecycle
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, LeaseLost
-from holdfast.message import Lease
-from holdfast.outcome import Done, Fail, Release, Retry
-from holdfast.ownership import Consumer, Owner
-from holdfast.policy import Policy
-from holdfast.queue import Context, Queue
+from holdfast.model.message import Lease
+from holdfast.model.moves import Transition
+from holdfast.model.policy import Policy
+from holdfast.model.settings import Settings
+from holdfast.queue.context import Context
+from holdfast.queue.queue import Queue
+from holdfast.rules import lifecycle
+from holdfast.rules.outcome import Done, Fail, Release, Retry
 from holdfast.server.limits import Limits
 from holdfast.server.sizes import Leasing
-from holdfast.settings import Settings
-from holdfast.store import Transition
 from holdfast.wire.problems import TooManyStreams
 from holdfast.wire.shapes import LeaseAsk
+from holdfast.work.ownership import Consumer, Owner
 
 REAP_S = 0.5
 logger = logging.getLogger("holdfast.server")

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from holdfast import batches
-from holdfast.batches import Past, Query
 from holdfast.errors import NotFound, StoreCorrupt
-from holdfast.queue import Context
-from holdfast.store import Record
+from holdfast.queue.context import Context
+from holdfast.stores.contract import Record
 from holdfast.wire import shapes as s
+from holdfast.work import ledger
+from holdfast.work.ledger import Past, Query
 
 REPORT = "report"
 """Records that a report job writes, named by when it was made, so that the last is the newest."""
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(Report).decode
 
 
 def pipelines(at: Context, may_read: Callable[[str], bool]) -> s.PipelinesDoc:
-    found = [query for query in batches.queries(at) if may_read(query.queue)]
+    found = [query for query in ledger.queries(at) if may_read(query.queue)]
     now = at.clock.now()
     known = {spec.name for spec in at.store.queues()}
     names = list(dict.fromkeys(query.queue for query in found if query.queue in known))
@@ -57,7 +57,7 @@ def _pipeline(query: Query, backlog: int | None, now: int) -> s.PipelineDoc:
         query=query.id,
         name=query.name,
         queue=query.queue,
-        state=batches.state_of(query, now),
+        state=ledger.state_of(query, now),
         batch=query.batch,
         held=query.held,
         sealed=query.sealed,

@@ -17,10 +17,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from holdfast.errors import HoldfastError, QueueNotFound, StoreError, StoreUnavailable
-from holdfast.message import Lease, check_queue_name
-from holdfast.outcome import Release
-from holdfast.policy import seconds, whole
-from holdfast.queue import LEASE_MAX, Context, Queue
+from holdfast.model.message import Lease, check_queue_name
+from holdfast.model.policy import seconds, whole
+from holdfast.queue.context import Context
+from holdfast.queue.queue import LEASE_MAX, Queue
+from holdfast.rules.outcome import Release
 from holdfast.server.limits import Limits
 from holdfast.server.sizes import Leasing
 from holdfast.wire.problems import Stopping, TooManyStreams

@@ -15,13 +15,13 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from holdfast import tracing
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.keys import ANYBODY, Authority, Principal
-from holdfast.message import Lease
+from holdfast.model.message import Lease
+from holdfast.server.auth import ANYBODY, Authority, Principal
 from holdfast.server.events import STOP, Events
 from holdfast.server.http import LARGE, Unread, the_token
 from holdfast.server.service import Service
+from holdfast.telemetry import tracing
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import LEASE_STREAM, OPERATIONS, WATCH, Operation
 from holdfast.wire.problems import (

@@ -23,9 +23,10 @@ from grpc import aio
 
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidArgument, StoreUnavailable
-from holdfast.keys import Authority
 from holdfast.metrics import Metrics
-from holdfast.redrive import RedriveRunner
+from holdfast.model.settings import Settings, load
+from holdfast.queue.redrive import RedriveRunner
+from holdfast.server.auth import Authority
 from holdfast.server.calls import Calls
 from holdfast.server.connections import Connections, Guarded, TlsAcceptor, raise_file_limit
 from holdfast.server.events import PING_S, Events
@@ -34,8 +35,7 @@ from holdfast.server.http import Door, Unread
 from holdfast.server.limits import Limits
 from holdfast.server.rpc import Rpc
 from holdfast.server.service import Service
-from holdfast.settings import Settings, load
-from holdfast.sweeper import Sweeper
+from holdfast.work.sweeper import Sweeper
 
 HEALTH_S = 2.0
 GRACE_S = 10.0

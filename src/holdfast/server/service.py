@@ -19,11 +19,9 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import astuple
 
 import holdfast
-from holdfast import groups, tracing
 from holdfast.app import Holdfast
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, LeaseLost
-from holdfast.keys import ANYBODY, Authority, Principal
-from holdfast.message import (
+from holdfast.model.message import (
     NO_HISTORY,
     Lease,
     Message,
@@ -31,12 +29,18 @@ from holdfast.message import (
     check_id,
     dlq_of,
 )
-from holdfast.observe import unobserved
-from holdfast.outcome import Done, Extend, Fail, Outcome, Release, Reported, Retry
-from holdfast.payload import JSON
-from holdfast.queue import Queue, decide, encode_result, text
-from holdfast.redrive import DeadFilter, Edit, RedriveJob
+from holdfast.model.moves import Settled, Target, Transition, Verb
+from holdfast.model.payload import JSON
+from holdfast.model.settings import Settings
+from holdfast.queue import failures
+from holdfast.queue.checks import check_text
+from holdfast.queue.queue import Queue
+from holdfast.queue.redrive import DeadFilter, Edit, RedriveJob
+from holdfast.queue.topic import Topic
+from holdfast.rules.decide import decide, encode_result
+from holdfast.rules.outcome import Done, Extend, Fail, Outcome, Release, Reported, Retry
 from holdfast.server.actions import Actions
+from holdfast.server.auth import ANYBODY, Authority, Principal
 from holdfast.server.browsing import detail, page, replay_range, who_holds
 from holdfast.server.grouping import Grouped, Grouping
 from holdfast.server.history import Recorder, Spans, history
@@ -45,9 +49,9 @@ from holdfast.server.ordered import Seat, Seats
 from holdfast.server.pipelines import pipelines, report, reports
 from holdfast.server.polling import Polls
 from holdfast.server.sizes import walk
-from holdfast.settings import Settings
-from holdfast.store import QueueStats, Settled, Target, Transition, Verb
-from holdfast.topic import Topic
+from holdfast.stores.contract import QueueStats
+from holdfast.telemetry import tracing
+from holdfast.telemetry.observe import unobserved
 from holdfast.wire import shapes as s
 from holdfast.wire.operations import OPERATIONS, Operation
 
@@ -378,7 +382,7 @@ class Service:
     def list_failures(self, ask: s.FailuresAsk) -> s.FailuresDoc:
         dlq = self._queue(dlq_of(self._queue(ask.queue).name))
         read = partial(walk, budget=self.limits.answer_bytes)
-        found = groups.failure_groups(self.at, dlq.name, scan=ask.scan, read=read)
+        found = failures.failure_groups(self.at, dlq.name, scan=ask.scan, read=read)
         return s.FailuresDoc(
             found.dlq,
             [_failure(group) for group in found.groups],
@@ -622,8 +626,8 @@ def _checked(item: s.SettleItem) -> s.SettleItem:
     outcome = _outcome(item)
     if isinstance(outcome, Done) and outcome.result is not None:
         encode_result(outcome.result)
-    text("token", item.token)
-    text("owner", item.owner)
+    check_text("token", item.token)
+    check_text("owner", item.owner)
     return msgspec.structs.replace(item, id=check_id(item.id))
 
 
@@ -713,7 +717,7 @@ def _redrive_options(ask: s.RedriveAsk) -> dict[str, Any]:
     }
 
 
-def _failure(group: groups.FailureGroup) -> s.FailureDoc:
+def _failure(group: failures.FailureGroup) -> s.FailureDoc:
     fields = msgspec.structs.asdict(group)
     fields["by_time"] = [s.BucketDoc(at, count) for at, count in group.by_time]
     return s.FailureDoc(**fields)

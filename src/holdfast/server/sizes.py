@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.message import Lease, Message
-from holdfast.queue import Queue
-from holdfast.store import Entry, Page, State, Store, View
+from holdfast.model.message import Lease, Message
+from holdfast.model.moves import State
+from holdfast.queue.queue import Queue
+from holdfast.stores.contract import Entry, Page, Store, View
 
 FIRST_ROWS = 16
 """Rows of a first read, when it is not known how large they are."""

@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import batches, clock
-from holdfast.batches import Part
 from holdfast.errors import StoreUnavailable
-from holdfast.queue import Context
+from holdfast.model import clock
+from holdfast.queue.context import Context
 from holdfast.spark import columns
 from holdfast.spark.connections import PAUSE_S, logger, patiently
-from holdfast.store import View
+from holdfast.stores.contract import View
+from holdfast.work import ledger
+from holdfast.work.ledger import Part
 
 PAGE = 5000
 
@@ -56,7 +57,7 @@ def held(
     at: Context, queue: str, part: Part, schema: pa.Schema, timeout: float
 ) -> Iterator[pa.RecordBatch]:
     """A part of a batch. One page is read sooner as messages than another connection is made."""
-    if part.rows > batches.PAGE and _can(at):
+    if part.rows > ledger.PAGE and _can(at):
         read = _Resumed(
             lambda last: at.store.leased_arrow(queue, part.name, last),  # pyright: ignore
             lambda raw: raw.column("id")[-1].as_py(),
@@ -66,7 +67,7 @@ def held(
         for raw in read:
             yield columns.of_raw(raw, queue, schema)
         return
-    pages = batches.read(
+    pages = ledger.read(
         at, queue, part.name, lambda page: patiently(page, f"reading {queue}", timeout)
     )
     for leases in pages:

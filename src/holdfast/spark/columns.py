@@ -25,9 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holdfast.message import NO_HISTORY, Finished, History, Message
-from holdfast.payload import JSON
-from holdfast.store import Entry
+from holdfast.model.message import NO_HISTORY, Finished, History, Message
+from holdfast.model.payload import JSON
+from holdfast.stores.contract import Entry
 
 _KINDS: dict[str, DataType] = {
     "text": StringType(),

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast import clock
 from holdfast.app import Holdfast, connect
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.policy import Policy
-from holdfast.queue import Context
+from holdfast.model import clock
+from holdfast.model.policy import Policy
+from holdfast.queue.context import Context
 
 PAUSE_S = (0.1, 5.0)
 

@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
-from holdfast.message import Outgoing, check_queue_name, home_of
-from holdfast.policy import seconds
-from holdfast.queue import Queue
+from holdfast.model.message import Outgoing, check_queue_name, home_of
+from holdfast.model.policy import seconds
+from holdfast.queue.queue import Queue
 from holdfast.spark import sessions
 from holdfast.spark.connections import context, logger
 from holdfast.spark.lake.archive import named, reached

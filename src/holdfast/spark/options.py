@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast import settings
 from holdfast.errors import InvalidArgument, did_you_mean
-from holdfast.message import check_id, check_queue_name
+from holdfast.model import settings
+from holdfast.model.message import check_id, check_queue_name
 
 VIEWS = ("ready", "delayed", "leased", "dead", "log")
 

@@ -20,9 +20,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from holdfast import batches
-from holdfast.batches import Judged
-from holdfast.handlers import (
+from holdfast.model.message import Lease
+from holdfast.model.policy import Policy
+from holdfast.queue.context import Context
+from holdfast.spark import columns, pickling
+from holdfast.spark.connections import patiently
+from holdfast.spark.options import STORE_TIMEOUT_S
+from holdfast.work import ledger
+from holdfast.work.handlers import (
     Handler,
     Problem,
     Registry,
@@ -34,13 +39,8 @@ from holdfast.handlers import (
     run_async,
     verdict_of,
 )
-from holdfast.message import Lease
-from holdfast.policy import Policy
-from holdfast.process import Child, time_for
-from holdfast.queue import Context
-from holdfast.spark import columns, pickling
-from holdfast.spark.connections import patiently
-from holdfast.spark.options import STORE_TIMEOUT_S
+from holdfast.work.ledger import Judged
+from holdfast.work.process import Child, time_for
 
 MISFIT = "SchemaMismatch"
 
@@ -90,7 +90,7 @@ def run_part(
 def _with_leases(leases: list[Lease], hold: str, schema: pa.Schema) -> pa.RecordBatch:
     plain = pa.schema([field for field in schema if field.name not in ("hold", "lease")])
     rows = columns.of_messages([lease.message for lease in leases], plain)
-    judged = [batches.encode_judged([Judged(bare(lease), Verdict())]) for lease in leases]
+    judged = [ledger.encode_judged([Judged(bare(lease), Verdict())]) for lease in leases]
     holds = pa.array([hold] * len(leases), pa.string())
     arrays = [*rows.columns, holds, pa.array(judged, pa.binary())]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -144,7 +144,7 @@ def _outcomes(
     outcomes = runner.run(leases) if held is None else [*_in_order(runner, leases, kind, held)]
     values = _fit(outcomes, kind)
     judged = [
-        batches.encode_judged([Judged(bare(lease), outcome.verdict)])
+        ledger.encode_judged([Judged(bare(lease), outcome.verdict)])
         if _says_something(lease, outcome.verdict)
         else None
         for lease, outcome in zip(leases, outcomes, strict=True)
@@ -320,16 +320,16 @@ def write_verdicts(at: Context, hold: str, attempt: str, rows: Iterable[pa.Recor
     def judged() -> Iterator[Judged]:
         for batch in rows:
             for value in batch.column("judged").to_pylist():
-                yield from batches.decode_judged(value)
+                yield from ledger.decode_judged(value)
 
     def write(put: Callable[[], object]) -> object:
         return patiently(put, "writing verdicts", STORE_TIMEOUT_S)
 
-    return batches.judge(at, hold, attempt, part, judged(), write)
+    return ledger.judge(at, hold, attempt, part, judged(), write)
 
 
 def judged_by(lease: bytes, error: str | None) -> bytes:
     """By the error of its row; None: it is held back by an earlier one of its key."""
-    (judged,) = batches.decode_judged(bytes(lease))
+    (judged,) = ledger.decode_judged(bytes(lease))
     verdict = None if error is None else Verdict(problems=(Problem(error, "TransformFailed"),))
-    return batches.encode_judged([Judged(judged.lease, verdict)])
+    return ledger.encode_judged([Judged(judged.lease, verdict)])

@@ -1,7 +1,7 @@
 """What a query says of itself: a log line for every batch, and metrics for Prometheus.
 
 Spark tells of a batch when it has committed it; what became of its messages is known when the
-source has settled it, a moment later, and stands in the query's record (batches.py). So a thread
+source has settled it, a moment later, and stands in the query's record (ledger.py). So a thread
 looks there, and then reports. Totals come from that record: they go on after a restart.
 """
 
@@ -31,10 +31,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from holdfast import batches, clock
-from holdfast.batches import Past, Query
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.queue import Context
+from holdfast.model import clock
+from holdfast.queue.context import Context
+from holdfast.work import ledger
+from holdfast.work.ledger import Past, Query
 
 ADDRESS = "127.0.0.1"
 SETTLED_S = 30.0
@@ -320,7 +321,7 @@ def line(batch: Batch, past: Past | None, told: dict[str, Any]) -> str:
 
 def _find(at: Context, query: str) -> Query | None:
     try:
-        return batches.find(at, query)
+        return ledger.find(at, query)
     except HoldfastError as error:
         logger.debug("query %s: %s", query, error)
         return None

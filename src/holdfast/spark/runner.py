@@ -23,18 +23,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from holdfast import batches
 from holdfast.app import Holdfast
-from holdfast.batches import Query
 from holdfast.errors import FailedPrecondition, HoldfastError, InvalidArgument, did_you_mean
-from holdfast.handlers import Handler
-from holdfast.policy import positive, whole
+from holdfast.model.policy import positive, whole
 from holdfast.spark import options, pickling
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.plan import Plan, judged_by, write_verdicts
 from holdfast.spark.progress import watch
 from holdfast.spark.sessions import session
-from holdfast.worker import Executor, check_handlers
+from holdfast.work import ledger
+from holdfast.work.handlers import Handler
+from holdfast.work.ledger import Query
+from holdfast.work.worker import Executor, check_handlers
 
 Sink = str | Callable[[DataFrame, int], None] | None
 
@@ -265,7 +265,7 @@ class _Query:
         if not self._id:
             return not query.status["isDataAvailable"]
         try:
-            return not batches.ask_to_stop(self._at, self._id).hold
+            return not ledger.ask_to_stop(self._at, self._id).hold
         except HoldfastError as error:
             logger.warning("%s: cannot wait for its batch: %s", self._name, error)
             return True
@@ -345,7 +345,7 @@ class _Query:
 
     def _query_of(self, hold: str) -> Query:
         known = patiently(
-            lambda: batches.queries(self._at),
+            lambda: ledger.queries(self._at),
             f"looking for the batch of {self._queue}",
             options.STORE_TIMEOUT_S,
         )
@@ -368,7 +368,7 @@ class _Query:
             judged = staged.where("judged IS NOT NULL").select("judged")
             judged.mapInArrow(write, "n long").agg(F.sum("n")).collect()
         patiently(
-            lambda: batches.publish(self._at, query.id, hold, attempt, run=query.run),
+            lambda: ledger.publish(self._at, query.id, hold, attempt, run=query.run),
             f"verdicts on {self._queue}",
             options.STORE_TIMEOUT_S,
         )

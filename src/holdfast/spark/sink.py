@@ -43,12 +43,13 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
-from holdfast.message import Outgoing
-from holdfast.payload import JSON
-from holdfast.queue import Context, Queue
+from holdfast.model.message import Outgoing
+from holdfast.model.payload import JSON
+from holdfast.queue.context import Context
+from holdfast.queue.queue import Queue
+from holdfast.queue.topic import is_hidden
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
-from holdfast.topic import is_hidden
 
 CHUNK = 5000
 """Rows of one step of the store."""

@@ -1,6 +1,6 @@
 """`spark.read` and `spark.readStream` of a queue, and where `write` and `writeStream` begin.
 
-The stream's offsets are batches (batches.py): Spark calls latestOffset(start) only when batch
+The stream's offsets are batches (ledger.py): Spark calls latestOffset(start) only when batch
 `start` is in its commit log, so that is where it is settled; partitions() is called only when a
 batch is in its offset log, so that is where it is sealed.
 """
@@ -32,18 +32,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast import batches
-from holdfast.batches import Batches, Offset, Part
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound, did_you_mean
-from holdfast.message import dlq_of
-from holdfast.queue import Context
+from holdfast.model.message import dlq_of
+from holdfast.model.moves import State
+from holdfast.queue.context import Context
+from holdfast.queue.topic import is_hidden
 from holdfast.spark import arrow, columns, options, pickling, sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
 from holdfast.spark.plan import Plan, run_part
 from holdfast.spark.sink import BatchSink, StreamSink
-from holdfast.store import State, View
-from holdfast.topic import is_hidden
+from holdfast.stores.contract import View
+from holdfast.work import ledger
+from holdfast.work.ledger import Batches, Offset, Part
 
 POLL_S = 0.3
 """How long an idle stream waits in the store before it tells Spark that there is nothing."""
@@ -208,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 if self._batches is not None:
                     self._batches.beat()
-            except batches.QueryFenced:
+            except ledger.QueryFenced:
                 return  # the next call of Spark's says so
             except HoldfastError:
                 continue
@@ -260,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._plan is None:
             part = Part(partition.name, partition.rows)
             return arrow.held(at, queue, part, schema, self._options.store_timeout)
-        pages = batches.read(
+        pages = ledger.read(
             at, queue, partition.name, lambda page: self._patiently(page, "reading")
         )
         return run_part(self._plan, at, queue, partition.name, pages, schema)

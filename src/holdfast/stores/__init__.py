@@ -8,7 +8,7 @@ from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import InvalidArgument, MissingExtra, did_you_mean
-from holdfast.store import Entry, LeaseAsk, Page, Store, View
+from holdfast.stores.contract import Entry, LeaseAsk, Page, Store, View
 
 SCHEMES = {
     "memory": ("holdfast.stores.memory", None),

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backoff import SECONDS_MAX, Backoff
 from holdfast.errors import InvalidArgument
-from holdfast.message import (
+from holdfast.model.backoff import SECONDS_MAX, Backoff
+from holdfast.model.message import (
     ERROR_CODE_MAX,
     ERROR_TEXT_MAX,
     ERRORS_MAX,
@@ -28,7 +28,7 @@ from holdfast.message import (
     History,
     Message,
 )
-from holdfast.payload import BYTES
+from holdfast.model.payload import BYTES
 
 DAMAGED_CODE = "DAMAGED_ROW"
 REMEMBERED = 1000

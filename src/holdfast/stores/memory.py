@@ -15,31 +15,24 @@ from typing import Any
 
 import msgspec
 
-from holdfast import clock
 from holdfast.errors import InvalidArgument, QueueNotFound
-from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
-from holdfast.store import (
+from holdfast.model import clock
+from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
+from holdfast.model.queues import Depth, QueueSpec, partition_claim
+from holdfast.stores import page_of, read_cursor, url_options
+from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
     Cut,
-    Depth,
-    Enqueued,
     Entry,
     Event,
     LeaseAsk,
     Page,
-    QueueSpec,
     QueueStats,
     Record,
-    Settled,
-    State,
-    Target,
-    Transition,
-    Verb,
     View,
-    partition_claim,
 )
-from holdfast.stores import page_of, read_cursor, url_options
 
 
 @dataclass

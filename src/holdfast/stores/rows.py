@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from holdfast.message import NO_HISTORY, Finished, History, Message, Status
-from holdfast.payload import JSON
+from holdfast.model.message import NO_HISTORY, Finished, History, Message, Status
+from holdfast.model.payload import JSON
 from holdfast.stores import damage
 
 COLUMNS = (

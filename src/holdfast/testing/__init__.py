@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 
 from holdfast.app import Holdfast
-from holdfast.message import Finished, Message
-from holdfast.store import State
+from holdfast.model.message import Finished, Message
+from holdfast.model.moves import State
 from holdfast.stores.memory import MemoryStore
 
 __all__ = ["ManualClock", "MemoryStore", "dead_letters", "drain", "finished", "wait_until"]

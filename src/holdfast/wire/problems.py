@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.errors import HoldfastError, InvalidArgument, RedriveFailed
-from holdfast.redrive import EditFailed, RedriveNotFound
+from holdfast.queue.redrive import EditFailed, RedriveNotFound
 
 MEDIA_TYPE = "application/problem+json"
 TRAILER = "holdfast-problem"

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from holdfast.backoff import Backoff
-from holdfast.message import NAME_MAX, ErrorInfo, Finished, History, Lease, Message
-from holdfast.payload import JSON
-from holdfast.policy import Policy
-from holdfast.queue import LEASE_MAX, PartitionStats
-from holdfast.store import QueueSpec, QueueStats
+from holdfast.model.backoff import Backoff
+from holdfast.model.message import NAME_MAX, ErrorInfo, Finished, History, Lease, Message
+from holdfast.model.payload import JSON
+from holdfast.model.policy import Policy
+from holdfast.model.queues import QueueSpec
+from holdfast.queue.queue import LEASE_MAX, PartitionStats
+from holdfast.stores.contract import QueueStats
 
 PAGE_MAX = 1000
 BATCH_MAX = 10_000

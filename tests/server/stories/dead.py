@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import (
-    DeadFilter,
-    Edit,
-    Outgoing,
-    groups,
-)
+from holdfast import DeadFilter, Edit, Outgoing
+from holdfast.queue import failures
 from holdfast.wire import shapes as s
 from tests.server.stories.scene import (
     ID,
@@ -159,7 +155,9 @@ def dead_letters_by_what_they_died_of(scene: Scene) -> Any:
     scene.clock.advance(100)
     kill(queue, "x", "y", code="Slow")
     found = scene.asks(
-        "ListFailures", s.FailuresAsk("orders"), lambda at: groups.failure_groups(at, "orders.dlq")
+        "ListFailures",
+        s.FailuresAsk("orders"),
+        lambda at: failures.failure_groups(at, "orders.dlq"),
     )
     fields = ("fingerprint", "reason", "code", "error", "count", "examples", "first_dead_at")
     causes = [[getattr(group, name) for name in fields] for group in found.groups]

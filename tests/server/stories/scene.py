@@ -26,7 +26,7 @@ from holdfast import (
     State,
 )
 from holdfast.errors import StoreUnavailable
-from holdfast.queue import Context
+from holdfast.queue.context import Context
 from holdfast.testing import ManualClock, wait_until
 from holdfast.wire import shapes as s
 

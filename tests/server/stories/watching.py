@@ -7,20 +7,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast import (
-    DeadFilter,
-    Holdfast,
-    Queue,
-    batches,
-    groups,
-)
-from holdfast.queue import Context
+from holdfast import DeadFilter, Holdfast, Queue
+from holdfast.queue import failures
+from holdfast.queue.context import Context
 from holdfast.server.browsing import page
 from holdfast.server.history import Spans
 from holdfast.server.pipelines import pipelines, report, reports
-from holdfast.store import Event
+from holdfast.stores.contract import Event
 from holdfast.testing import wait_until
 from holdfast.wire import shapes as s
+from holdfast.work import ledger
 from tests.server.stories.scene import (
     Scene,
     everything,
@@ -124,13 +120,13 @@ def who_did_what(scene: Scene) -> Any:
 def queries_of_spark(scene: Scene) -> Any:
     at, now = scene.at, scene.clock.now()
     scene.hf.queue("orders").enqueue_many(range(3))
-    past = batches.Past(3, 10, 8, 1, 1, 250, now)
-    held = batches.Query(
+    past = ledger.Past(3, 10, 8, 1, 1, 250, now)
+    held = ledger.Query(
         "q1", "orders", "nightly", batch=4, hold="h", parts=(2, 3), seen_at=now, history=(past,)
     )
-    lost = batches.Query("q2", "gone", sealed=True, hold="h", reserved_at=now, parts=(1,))
+    lost = ledger.Query("q2", "gone", sealed=True, hold="h", reserved_at=now, parts=(1,))
     for query in (held, lost):
-        at.store.put_record(batches.QUERY, query.id, msgspec.json.encode(query), 0, now)
+        at.store.put_record(ledger.QUERY, query.id, msgspec.json.encode(query), 0, now)
     return scene.asks("ListPipelines", s.NoAsk(), lambda at: pipelines(at, lambda _: True))
 
 
@@ -163,7 +159,7 @@ def a_page_by_id_and_by_failure(scene: Scene) -> Any:
     waiting = queue.enqueue(4, delay=5)
     held = queue.enqueue(5)
     queue.lease(1, owner="me")
-    found = groups.failure_groups(scene.at, "orders.dlq").groups
+    found = failures.failure_groups(scene.at, "orders.dlq").groups
     prints = {group.code: group.fingerprint for group in found}
 
     def ask(name: str, **given: Any) -> Any:

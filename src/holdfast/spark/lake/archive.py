@@ -19,19 +19,19 @@ import msgspec
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast import archives
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
-from holdfast.lifecycle import ms
-from holdfast.message import check_queue_name, dlq_of, home_of, is_dlq
-from holdfast.policy import seconds, whole
-from holdfast.queue import Context
+from holdfast.model.message import check_queue_name, dlq_of, home_of, is_dlq
+from holdfast.model.policy import seconds, whole
+from holdfast.queue import archives
+from holdfast.queue.context import Context
+from holdfast.queue.topic import is_hidden
+from holdfast.rules.lifecycle import ms
 from holdfast.spark import sessions
 from holdfast.spark.connections import logger
 from holdfast.spark.lake import reading, tables, writing
 from holdfast.spark.lake.files import STAGING, Lake, Manifest, chosen
 from holdfast.spark.lake.reading import Ask, Window
-from holdfast.topic import is_hidden
 
 LATE_S = 600.0
 SLICES = 4

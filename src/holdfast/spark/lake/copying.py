@@ -23,17 +23,19 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from holdfast import archives
 from holdfast.app import Holdfast, connect
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound
-from holdfast.lifecycle import moved_away
-from holdfast.message import Finished, Message, dlq_of
-from holdfast.queue import Context
+from holdfast.model.message import Finished, Message, dlq_of
+from holdfast.model.moves import Settled, State
+from holdfast.model.queues import QueueSpec
+from holdfast.queue import archives
+from holdfast.queue.context import Context
+from holdfast.rules.lifecycle import moved_away
 from holdfast.spark import sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.lake.archive import Progress, identity, named, reached
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.store import Entry, QueueSpec, Settled, State, View
+from holdfast.stores.contract import Entry, View
 
 KIND = "copy"
 PAGE = 500

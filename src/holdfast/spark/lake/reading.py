@@ -12,12 +12,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from holdfast.errors import QueueNotFound
-from holdfast.message import is_dlq
+from holdfast.model.message import is_dlq
+from holdfast.model.moves import State
 from holdfast.spark import arrow, columns
 from holdfast.spark.connections import context, logger, patiently
 from holdfast.spark.lake import tables
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.store import State, View
+from holdfast.stores.contract import View
 
 NAME = "holdfast-archive"
 DEAD = (State.READY, State.DELAYED, State.LEASED)

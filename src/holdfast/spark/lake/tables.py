@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from holdfast import groups
 from holdfast.errors import InvalidArgument, did_you_mean
+from holdfast.queue import failures
 from holdfast.spark import columns, sessions
 from holdfast.spark.lake.files import Lake, Manifest
 
@@ -24,7 +24,7 @@ PLAIN = {
     "triage": StructType([*columns.SCHEMAS["dead"].fields, StructField("place", LongType())]),
 }
 READ = {table: StructType([*plain.fields, *_CAUSE]) for table, plain in PLAIN.items()}
-"""What an executor reads of a store. `fingerprint` and `cause`: of the last error (groups.py)."""
+"""What an executor reads of a store. `fingerprint` and `cause`: of the last error (failures.py)."""
 TIMES = {
     "wait_ms": ("enqueued_at", "first_leased_at"),
     "between_ms": ("first_leased_at", "last_leased_at"),
@@ -64,8 +64,8 @@ def with_causes(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @lru_cache(maxsize=10_000)
 def _cause(reason: str | None, code: str | None, handler: str | None, text: str) -> tuple[str, str]:
-    error = groups.normalise(text)
-    return groups.fingerprint(reason, code, handler, error), error
+    error = failures.normalise(text)
+    return failures.fingerprint(reason, code, handler, error), error
 
 
 def stored(frame: DataFrame, table: str, at: int) -> DataFrame:

@@ -22,16 +22,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from holdfast import clock, lifecycle
-from holdfast import payload as payloads
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidArgument, QueueNotFound
-from holdfast.message import Message, is_dlq
-from holdfast.payload import JSON
-from holdfast.policy import whole
-from holdfast.queue import Context
-from holdfast.redrive import choosing
-from holdfast.redrive.moving import Plan, named, planned
+from holdfast.model import clock
+from holdfast.model import payload as payloads
+from holdfast.model.message import Message, is_dlq
+from holdfast.model.moves import Settled, State, Transition
+from holdfast.model.payload import JSON
+from holdfast.model.policy import whole
+from holdfast.model.queues import QueueSpec
+from holdfast.queue.context import Context
+from holdfast.queue.redrive import choosing
+from holdfast.queue.redrive.moving import Plan, named, planned
+from holdfast.rules import lifecycle
 from holdfast.spark import pickling, sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.lake import reading
@@ -39,7 +42,7 @@ from holdfast.spark.lake.archive import Progress, reached
 from holdfast.spark.lake.files import Lake
 from holdfast.spark.lake.reading import Ask, Window
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.store import QueueSpec, Settled, State, Transition, View
+from holdfast.stores.contract import View
 
 BATCH = 200
 """Moved in one step of a store."""

@@ -19,7 +19,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.message import home_of
+from holdfast.model.message import home_of
 from holdfast.spark.lake import tables
 from holdfast.spark.reports import scan
 

@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from holdfast.groups import BUCKETS_MS
+from holdfast.queue.failures import BUCKETS_MS
 from holdfast.spark.reports import histogram
 from holdfast.spark.reports.scan import MEASURES, STEPS_MAX
 

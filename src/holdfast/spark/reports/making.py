@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
-from holdfast import clock
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidArgument
-from holdfast.message import check_queue_name, dlq_of
-from holdfast.queue import Context
+from holdfast.model import clock
+from holdfast.model.message import check_queue_name, dlq_of
+from holdfast.queue.context import Context
 from holdfast.spark import options, sessions
 from holdfast.spark.connections import logger
 from holdfast.spark.lake import tables

@@ -17,7 +17,7 @@ import pyarrow.compute as compute
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.lifecycle import ACK_TIMEOUT_CODE
+from holdfast.rules.lifecycle import ACK_TIMEOUT_CODE
 from holdfast.spark.lake import tables
 from holdfast.spark.reports import histogram
 

@@ -10,7 +10,8 @@ from typing import Any
 from pymongo.collection import Collection
 
 from holdfast.errors import StoreCorrupt
-from holdfast.store import Entry, State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import Entry, View
 from holdfast.stores.mongo.layout import DELAYED, LEASED, READY, Doc
 from holdfast.stores.mongo.rows import (
     all_of,

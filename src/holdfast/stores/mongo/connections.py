@@ -18,7 +18,6 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
-from holdfast import clock
 from holdfast.errors import (
     FailedPrecondition,
     HoldfastError,
@@ -28,6 +27,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.model import clock
 from holdfast.stores.mongo.layout import Doc
 from holdfast.stores.mongo.url import Where
 

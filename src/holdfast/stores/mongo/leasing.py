@@ -30,8 +30,10 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.message import Lease
-from holdfast.store import NO_DEADLINE, LeaseAsk, Transition, partition_claim
+from holdfast.model.message import Lease
+from holdfast.model.moves import Transition
+from holdfast.model.queues import partition_claim
+from holdfast.stores.contract import NO_DEADLINE, LeaseAsk
 from holdfast.stores.mongo.browse import of_partitions
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import WOKEN, Deltas, moved

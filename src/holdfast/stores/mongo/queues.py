@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast import clock
 from holdfast.errors import QueueNotFound, StoreCorrupt
-from holdfast.message import DLQ_SUFFIX, home_of, is_dlq
-from holdfast.policy import Policy
-from holdfast.store import QueueSpec
+from holdfast.model import clock
+from holdfast.model.message import DLQ_SUFFIX, home_of, is_dlq
+from holdfast.model.policy import Policy
+from holdfast.model.queues import QueueSpec
 from holdfast.stores.mongo.connections import Connections, Session, upserted
 from holdfast.stores.mongo.counts import WOKEN, new_gates
 from holdfast.stores.mongo.layout import (

@@ -8,7 +8,7 @@ from typing import Any
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
-from holdfast.store import Claim, Record
+from holdfast.stores.contract import Claim, Record
 from holdfast.stores.mongo.connections import Session, upserted
 from holdfast.stores.mongo.layout import Doc
 

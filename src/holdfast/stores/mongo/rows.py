@@ -8,7 +8,7 @@ import msgspec
 from bson import Timestamp
 
 from holdfast.errors import StoreCorrupt
-from holdfast.message import (
+from holdfast.model.message import (
     NO_HISTORY,
     PRIORITY_MAX,
     Finished,
@@ -17,9 +17,9 @@ from holdfast.message import (
     Status,
     is_dlq,
 )
-from holdfast.payload import JSON
-from holdfast.store import LeaseAsk
+from holdfast.model.payload import JSON
 from holdfast.stores import damage
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.mongo.layout import DELAYED, READY, Doc
 from holdfast.stores.rows import encode_json, write_history
 

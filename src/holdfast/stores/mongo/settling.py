@@ -14,10 +14,10 @@ from bson import Timestamp
 from pymongo import DeleteOne, InsertOne, UpdateOne
 from pymongo.collection import Collection
 
-from holdfast import clock
-from holdfast.message import PRIORITY_MAX
-from holdfast.payload import JSON
-from holdfast.store import Settled, Target, Transition
+from holdfast.model import clock
+from holdfast.model.message import PRIORITY_MAX
+from holdfast.model.moves import Settled, Target, Transition
+from holdfast.model.payload import JSON
 from holdfast.stores.mongo.connections import Connections, Session, insert
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
 from holdfast.stores.mongo.homes import move_alone

@@ -16,29 +16,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import clock
 from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
-from holdfast.store import (
+from holdfast.model import clock
+from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
+from holdfast.model.queues import Depth, QueueSpec
+from holdfast.stores import in_steps, page_of, read_cursor
+from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
     Cut,
-    Depth,
-    Enqueued,
     Event,
     LeaseAsk,
     Page,
-    QueueSpec,
     QueueStats,
     Record,
-    Settled,
-    State,
-    Target,
-    Transition,
-    Verb,
     View,
 )
-from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import (
     CONFLICT_S,

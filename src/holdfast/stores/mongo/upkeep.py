@@ -11,9 +11,9 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import CollectionInvalid, OperationFailure
 
-from holdfast import clock
-from holdfast.message import PRIORITY_MAX
-from holdfast.store import Cut
+from holdfast.model import clock
+from holdfast.model.message import PRIORITY_MAX
+from holdfast.stores.contract import Cut
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.layout import (
     COUNTS,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 from pymongo.errors import PyMongoError
 
-from holdfast import clock
 from holdfast.errors import HoldfastError
-from holdfast.store import Event
+from holdfast.model import clock
+from holdfast.stores.contract import Event
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counts import WOKEN
 from holdfast.stores.mongo.layout import COUNTS, Doc

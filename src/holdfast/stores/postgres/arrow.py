@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.store import State, View
+from holdfast.model.moves import State
 from holdfast.stores import read_cursor
+from holdfast.stores.contract import View
 from holdfast.stores.postgres.connections import Sql, Where
 
 _MESSAGE = (

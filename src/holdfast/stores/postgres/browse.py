@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.store import Entry, State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import Entry, View
 from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS, read_lease
 from holdfast.stores.rows import read_finished, read_message

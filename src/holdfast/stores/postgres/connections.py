@@ -15,7 +15,6 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from holdfast import clock
 from holdfast.errors import (
     FailedPrecondition,
     HoldfastError,
@@ -26,6 +25,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.model import clock
 
 SERVER_MIN = 130000
 RETRIES = 5

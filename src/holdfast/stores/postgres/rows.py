@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from holdfast.message import Finished, Lease, Message
-from holdfast.payload import JSON
-from holdfast.store import LeaseAsk
+from holdfast.model.message import Finished, Lease, Message
+from holdfast.model.payload import JSON
 from holdfast.stores import rows
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.postgres import arrays
 from holdfast.stores.rows import encode_json, read_message, write_history
 

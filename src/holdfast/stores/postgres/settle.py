@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, LiteralString
 
-from holdfast.message import home_of
-from holdfast.payload import JSON
-from holdfast.store import Settled, Target, Transition
+from holdfast.model.message import home_of
+from holdfast.model.moves import Settled, Target, Transition
+from holdfast.model.payload import JSON
 from holdfast.stores.postgres import arrays
 from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import read_token

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.backoff import SECONDS_MAX
-from holdfast.store import NO_DEADLINE
+from holdfast.model.backoff import SECONDS_MAX
+from holdfast.stores.contract import NO_DEADLINE
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
 
 OWN_MS = (

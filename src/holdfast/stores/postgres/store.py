@@ -18,7 +18,6 @@ from typing import Any, LiteralString, TypeVar, cast
 import msgspec
 from psycopg import errors
 
-from holdfast import clock
 from holdfast.errors import (
     HoldfastError,
     QueueNotFound,
@@ -26,27 +25,13 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreUnavailable,
 )
-from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
-from holdfast.policy import Policy
-from holdfast.store import (
-    Claim,
-    Cut,
-    Depth,
-    Enqueued,
-    Event,
-    LeaseAsk,
-    Page,
-    QueueSpec,
-    QueueStats,
-    Record,
-    Settled,
-    Target,
-    Transition,
-    Verb,
-    View,
-    partition_claim,
-)
+from holdfast.model import clock
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
+from holdfast.model.policy import Policy
+from holdfast.model.queues import Depth, QueueSpec, partition_claim
 from holdfast.stores import page_of, read_cursor
+from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, Page, QueueStats, Record, View
 from holdfast.stores.postgres import arrays, arrow, browse, records, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,

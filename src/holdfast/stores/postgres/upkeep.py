@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from psycopg import errors
 
-from holdfast import clock
+from holdfast.model import clock
 from holdfast.stores.postgres.connections import Connection, Connections, Sql, quoted
 from holdfast.stores.postgres.settle import DAY_MS
 

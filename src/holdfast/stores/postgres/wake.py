@@ -14,8 +14,8 @@ from typing import LiteralString
 
 import psycopg
 
-from holdfast import clock
 from holdfast.errors import HoldfastError
+from holdfast.model import clock
 from holdfast.stores.postgres.connections import Connection, Connections, cut
 
 THROTTLE_S = 0.005

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from holdfast.store import Entry, State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import Entry, View
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, flag_of
 from holdfast.stores.redis.rows import (

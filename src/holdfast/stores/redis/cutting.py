@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.store import View
+from holdfast.stores.contract import View
 from holdfast.stores.redis.browse import numbered
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, flag_of

@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from holdfast.message import home_of, is_dlq
+from holdfast.model.message import home_of, is_dlq
 
 LANES = 10
 _SHARED = ("c", "m", "x", "e", "k", "kn")

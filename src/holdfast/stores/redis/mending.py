@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.message import DLQ_SUFFIX, ERRORS_MAX, NO_HISTORY
+from holdfast.model.message import DLQ_SUFFIX, ERRORS_MAX, NO_HISTORY
 from holdfast.stores import damage
 from holdfast.stores.redis.connections import Connections, load
 from holdfast.stores.redis.keys import Keys

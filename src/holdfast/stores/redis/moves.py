@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from holdfast.message import Message
-from holdfast.store import Settled, Target, Transition
+from holdfast.model.message import Message
+from holdfast.model.moves import Settled, Target, Transition
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.keys import LANES, Home, flag_of
 from holdfast.stores.redis.rows import own_timeout, read_message, write_body

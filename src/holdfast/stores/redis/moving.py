@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreCorrupt, StoreError
-from holdfast.message import home_of
-from holdfast.store import Settled, Target, Transition
+from holdfast.model.message import home_of
+from holdfast.model.moves import Settled, Target, Transition
 from holdfast.stores.redis import browse
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of

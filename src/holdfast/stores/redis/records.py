@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import StoreCorrupt
-from holdfast.store import Record
+from holdfast.stores.contract import Record
 from holdfast.stores.redis.connections import Connections, load
 
 PUT, DROP = load("record"), load("unrecord")

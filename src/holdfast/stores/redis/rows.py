@@ -9,10 +9,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.message import NO_HISTORY, Finished, Lease, Message, Status, is_dlq
-from holdfast.payload import JSON
-from holdfast.store import LeaseAsk
+from holdfast.model.message import NO_HISTORY, Finished, Lease, Message, Status, is_dlq
+from holdfast.model.payload import JSON
 from holdfast.stores import damage
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.rows import write_history
 
 Row = tuple[

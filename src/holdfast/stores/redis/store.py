@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast import clock
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
@@ -22,27 +21,23 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
 )
-from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of
-from holdfast.policy import Policy
-from holdfast.store import (
+from holdfast.model import clock
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of
+from holdfast.model.moves import Enqueued, Settled, State, Transition, Verb
+from holdfast.model.policy import Policy
+from holdfast.model.queues import Depth, QueueSpec
+from holdfast.stores import in_steps, page_of, read_cursor
+from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
     Cut,
-    Depth,
-    Enqueued,
     Event,
     LeaseAsk,
     Page,
-    QueueSpec,
     QueueStats,
     Record,
-    Settled,
-    State,
-    Transition,
-    Verb,
     View,
 )
-from holdfast.stores import in_steps, page_of, read_cursor
 from holdfast.stores.redis import browse, cutting, records, server
 from holdfast.stores.redis.connections import Arg, Connections, Script, load
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast import clock
-from holdfast.store import Event
+from holdfast.model import clock
+from holdfast.stores.contract import Event
 from holdfast.stores.redis.connections import Connections
 
 LOOK_S = 1.0

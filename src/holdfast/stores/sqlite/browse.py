@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from holdfast.store import Entry, State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import Entry, View
 from holdfast.stores.rows import COLUMNS, read_finished, read_message
 from holdfast.stores.sqlite.rows import LEASED_COLUMNS, read_lease
 

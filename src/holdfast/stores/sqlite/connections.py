@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast import clock
 from holdfast.errors import (
     FailedPrecondition,
     HoldfastError,
@@ -22,6 +21,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.model import clock
 from holdfast.stores.sqlite import own, wal
 from holdfast.stores.sqlite.checkpoints import Checkpointer
 

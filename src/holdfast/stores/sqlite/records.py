@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.store import Record
+from holdfast.stores.contract import Record
 
 REVISION = "SELECT revision FROM holdfast_record WHERE kind = ? AND name = ?"
 PUT = "REPLACE INTO holdfast_record VALUES (?, ?, ?, ?, ?)"

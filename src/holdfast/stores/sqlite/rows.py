@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.message import NO_HISTORY, Lease, Message
-from holdfast.payload import JSON
-from holdfast.store import LeaseAsk
+from holdfast.model.message import NO_HISTORY, Lease, Message
+from holdfast.model.payload import JSON
 from holdfast.stores import damage
+from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.rows import COLUMNS, encode_json, read_message, write_history
 
 COLUMNS_SO_FAR = COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.message import Finished
-from holdfast.payload import JSON
-from holdfast.store import Settled, Target, Transition, Verb
+from holdfast.model.message import Finished
+from holdfast.model.moves import Settled, Target, Transition, Verb
+from holdfast.model.payload import JSON
 from holdfast.stores import damage
 from holdfast.stores.rows import encode_json, write_history
 from holdfast.stores.sqlite.rows import write_message

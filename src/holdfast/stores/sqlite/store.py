@@ -21,29 +21,24 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast import clock
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
-from holdfast.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
-from holdfast.policy import Policy
-from holdfast.store import (
+from holdfast.model import clock
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.moves import Enqueued, Settled, Target, Transition
+from holdfast.model.policy import Policy
+from holdfast.model.queues import Depth, QueueSpec, partition_claim
+from holdfast.stores import damage, page_of, read_cursor, url_options
+from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
     Cut,
-    Depth,
-    Enqueued,
     Event,
     LeaseAsk,
     Page,
-    QueueSpec,
     QueueStats,
     Record,
-    Settled,
-    Target,
-    Transition,
     View,
-    partition_claim,
 )
-from holdfast.stores import damage, page_of, read_cursor, url_options
 from holdfast.stores.rows import COLUMNS, WIDTH, read_message
 from holdfast.stores.sqlite import browse, records, settle
 from holdfast.stores.sqlite.connections import Connections, Undecodable

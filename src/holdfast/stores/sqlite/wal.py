@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast import clock
+from holdfast.model import clock
 
 HEADER, FRAME = 32, 24
 MAGIC = (0x377F0682, 0x377F0683)

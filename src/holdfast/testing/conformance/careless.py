@@ -26,9 +26,9 @@ from holdfast import (
     Retry,
 )
 from holdfast.errors import StoreError
-from holdfast.errortext import TRACEBACK_MAX
-from holdfast.message import ERROR_TEXT_MAX
-from holdfast.store import Store
+from holdfast.model.errortext import TRACEBACK_MAX
+from holdfast.model.message import ERROR_TEXT_MAX
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, dead_letters, drain, finished, wait_until
 from holdfast.testing.conformance.fixtures import whereabouts
 from holdfast.testing.conformance.handling import Running

@@ -25,11 +25,11 @@ from holdfast import (
 )
 from holdfast.app import Holdfast as App
 from holdfast.errors import StoreUnavailable
-from holdfast.message import History
-from holdfast.queue import Context
-from holdfast.redrive import BATCH
-from holdfast.settings import Settings
-from holdfast.store import Store
+from holdfast.model.message import History
+from holdfast.model.settings import Settings
+from holdfast.queue.context import Context
+from holdfast.queue.redrive import BATCH
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Holdfast, InvalidArgument, Message, Outgoing, Queue, QueueNotFound
-from holdfast.store import Cut, State, View
+from holdfast.model.moves import State
+from holdfast.stores.contract import Cut, View
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 

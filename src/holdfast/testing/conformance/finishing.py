@@ -17,8 +17,8 @@ from holdfast import (
     MessageNotFound,
     Queue,
 )
-from holdfast.message import History
-from holdfast.store import Cut
+from holdfast.model.message import History
+from holdfast.stores.contract import Cut
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import whereabouts
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Lease, Message, Queue, State
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock
 
 __all__ = ["another", "clock", "hf", "ids", "queue", "store", "whereabouts"]

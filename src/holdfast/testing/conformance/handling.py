@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Backoff, Fail, Holdfast, InvalidArgument, Lease, Message, Queue, Retry
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, drain, finished, wait_until
 from holdfast.testing.conformance.fixtures import whereabouts
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Lease, Outgoing, Queue, QueueNotFound, Settled
-from holdfast.lifecycle import acked
-from holdfast.store import NO_DEADLINE, LeaseAsk, Store
+from holdfast.rules.lifecycle import acked
+from holdfast.stores.contract import NO_DEADLINE, LeaseAsk, Store
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 

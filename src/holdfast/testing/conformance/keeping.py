@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from holdfast import Holdfast, InvalidArgument, MessageNotFound, Outgoing, Queue, State
-from holdfast.policy import Policy
-from holdfast.store import Event, QueueSpec, View
+from holdfast.model.policy import Policy
+from holdfast.model.queues import QueueSpec
+from holdfast.stores.contract import Event, View
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids
 

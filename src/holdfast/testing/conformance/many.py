@@ -13,15 +13,16 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Lease, Outgoing, Queue, Settled, sweeper
+from holdfast import Holdfast, Lease, Outgoing, Queue, Settled
 from holdfast.errors import StoreError
-from holdfast.expiry import Swept
-from holdfast.leaser import FEW, LOOKS, SHARE, Leaser, Specs
-from holdfast.settings import Settings
-from holdfast.store import Cut, LeaseAsk, OtherQueue, Store
-from holdfast.sweeper import Sweeper
+from holdfast.model.settings import Settings
+from holdfast.queue.expiry import Swept
+from holdfast.stores.contract import Cut, LeaseAsk, OtherQueue, Store
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory
+from holdfast.work import sweeper
+from holdfast.work.leaser import FEW, LOOKS, SHARE, Leaser, Specs
+from holdfast.work.sweeper import Sweeper
 
 TIMEOUT_MS = 30_000
 

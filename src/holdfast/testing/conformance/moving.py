@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from holdfast import Fail, Holdfast, Lease, Outgoing, Queue, State
-from holdfast.lifecycle import redriven
-from holdfast.payload import BYTES, JSON
-from holdfast.store import Entry, LeaseAsk, Settled, Store, Target, Transition, Verb
+from holdfast.model.moves import Settled, Target, Transition, Verb
+from holdfast.model.payload import BYTES, JSON
+from holdfast.rules.lifecycle import redriven
+from holdfast.stores.contract import Entry, LeaseAsk, Store
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids
 

@@ -29,14 +29,15 @@ from holdfast import (
     Retry,
     State,
     StoreUnavailable,
-    ownership,
-    settings,
 )
-from holdfast.lifecycle import partition_of
-from holdfast.ownership import Consumer, Owner, Work
-from holdfast.store import LeaseAsk, partition_claim
+from holdfast.model import settings
+from holdfast.model.queues import partition_claim
+from holdfast.rules.lifecycle import partition_of
+from holdfast.stores.contract import LeaseAsk
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
+from holdfast.work import ownership
+from holdfast.work.ownership import Consumer, Owner, Work
 
 LEASE, RENEW, REBALANCE = 15, 3, 5
 STEP = 1.0

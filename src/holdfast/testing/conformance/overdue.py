@@ -11,14 +11,15 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast import Backoff, ErrorInfo, Extend, Fail, Holdfast, LeaseLost, Queue, settings
+from holdfast import Backoff, ErrorInfo, Extend, Fail, Holdfast, LeaseLost, Queue
 from holdfast.errors import StoreUnavailable
-from holdfast.queue import Context
-from holdfast.settings import Settings
-from holdfast.store import Event, Store, Subscription
-from holdfast.sweeper import LOCK, Sweeper, Swept
+from holdfast.model import settings
+from holdfast.model.settings import Settings
+from holdfast.queue.context import Context
+from holdfast.stores.contract import Event, Store, Subscription
 from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
+from holdfast.work.sweeper import LOCK, Sweeper, Swept
 
 
 @pytest.mark.promise("OVERDUE-1", "OVERDUE-2")

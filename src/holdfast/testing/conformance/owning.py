@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, InvalidArgument, Lease, Outgoing, QueueNotFound
-from holdfast.lifecycle import partition_of
-from holdfast.store import Claim, Depth, LeaseAsk, Store, Target, Transition, Verb, partition_claim
+from holdfast.model.moves import Target, Transition, Verb
+from holdfast.model.queues import Depth, partition_claim
+from holdfast.rules.lifecycle import partition_of
+from holdfast.stores.contract import Claim, LeaseAsk, Store
 from holdfast.testing import ManualClock, wait_until
 
 TTL = 15_000

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Queue, QueueNotFound
-from holdfast.message import Message, new_ids
-from holdfast.store import Enqueued, Record, Store
+from holdfast.model.message import Message, new_ids
+from holdfast.model.moves import Enqueued
+from holdfast.stores.contract import Record, Store
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import StoreFactory
 

@@ -30,13 +30,13 @@ from holdfast import (
 )
 from holdfast.app import Holdfast as App
 from holdfast.errors import StoreUnavailable
-from holdfast.lifecycle import home_partition
-from holdfast.message import new_ids
-from holdfast.queue import Context
-from holdfast.redrive import BATCH
-from holdfast.redrive.jobs import KIND
-from holdfast.settings import Settings
-from holdfast.store import Store
+from holdfast.model.message import new_ids
+from holdfast.model.settings import Settings
+from holdfast.queue.context import Context
+from holdfast.queue.redrive import BATCH
+from holdfast.queue.redrive.jobs import KIND
+from holdfast.rules.lifecycle import home_partition
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from holdfast import Backoff, Holdfast, Outgoing, Queue, QueueNotFound, State
-from holdfast.lifecycle import moved_away
-from holdfast.message import ErrorInfo, Finished, History, Message
-from holdfast.store import Cut, Enqueued, Settled, View
+from holdfast.model.message import ErrorInfo, Finished, History, Message
+from holdfast.model.moves import Enqueued, Settled
+from holdfast.rules.lifecycle import moved_away
+from holdfast.stores.contract import Cut, View
 from holdfast.testing import ManualClock
 
 PAST = History(

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Backoff, ErrorInfo, Holdfast, InvalidArgument, Queue, Retry
-from holdfast.store import Store
+from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import whereabouts
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast import Holdfast, InvalidArgument, Queue, QueueNotFound, State
-from holdfast.store import Entry, LeaseAsk, Store, View
+from holdfast.stores.contract import Entry, LeaseAsk, Store, View
 from holdfast.testing import ManualClock
 
 

@@ -23,12 +23,13 @@ from holdfast import (
     QueueNotFound,
     StoreUnavailable,
 )
-from holdfast import topic as topics
-from holdfast.lifecycle import partition_of
-from holdfast.store import State, View
+from holdfast.model.moves import State
+from holdfast.queue import topic as topics
+from holdfast.queue.topic import Topic, log_of
+from holdfast.rules.lifecycle import partition_of
+from holdfast.stores.contract import View
 from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
-from holdfast.topic import Topic, log_of
 
 DAY = 86_400
 

@@ -1,0 +1,1 @@
+"""Values: messages, policies, time and text. No I/O."""

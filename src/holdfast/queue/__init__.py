@@ -1,0 +1,1 @@
+"""What users call on a queue: enqueue, lease, settle, topics, redrive."""

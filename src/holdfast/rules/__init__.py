@@ -1,0 +1,1 @@
+"""Every decision about a message, as pure functions: no clock, no store."""

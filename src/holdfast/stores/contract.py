@@ -1,0 +1,351 @@
+"""The Store contract: what a store keeps and how it answers. Rules live in rules/lifecycle.py.
+
+A store is synchronous, thread-safe and batch first. `now` is always an argument, milliseconds by
+the store's clock. A store never decides: it applies transitions as compare-and-set and says, for
+each, what became of it. It raises only `StoreError`s and `QueueNotFound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.model.message import Finished, Lease, Message, Status
+from holdfast.model.moves import Enqueued, Settled, State, Transition
+from holdfast.model.queues import Depth, QueueSpec
+
+NO_DEADLINE = 253_402_300_799_000
+"""The end of the year 9999: the deadline of what is held under a batch name (see `Store.hold`)."""
+
+
+class OtherQueue(msgspec.Struct, frozen=True):
+    """A further queue of a `LeaseAsk`, with the lease time of its messages."""
+
+    queue: str
+    timeout_ms: int
+
+
+class LeaseAsk(msgspec.Struct, frozen=True):
+    queue: str
+    limit: int
+    owner: str
+    token: str
+    """New for every call; a store makes each lease's token from it."""
+    timeout_ms: int
+    """The lease time of messages that have none of their own."""
+    partitions: tuple[int, ...] | None = None
+    """Only these; None is every partition of the queue."""
+    batch: str | None = None
+    """A durable name to re-read what was leased by (see `Store.leased`)."""
+    epochs: tuple[int, ...] | None = None
+    """Of the claims on `partitions`, in their order (see `partition_claim`). A partition gives
+    nothing unless, in the same atomic step, `owner` holds its claim at that epoch, not run out at
+    `now`. And it gives the exact head of its line: nothing that is due or locked is passed over."""
+    others: tuple[OtherQueue, ...] = ()
+    """Queues to lease from after `queue`, in this order and under the same `limit`. A store
+    leases from all of them in a few round trips. Not together with `partitions`, `batch` or
+    `epochs`."""
+    share: int | None = None
+    """With `others`: no queue gives more than this; None is no bound but `limit`."""
+
+    def each(self) -> Iterator[LeaseAsk]:
+        """An ask for each of its queues, in order, every one with the whole limit of a queue."""
+        limit = self.limit if self.share is None else min(self.limit, self.share)
+        first = OtherQueue(self.queue, self.timeout_ms)
+        for other in (first, *self.others):
+            yield LeaseAsk(other.queue, limit, self.owner, self.token, other.timeout_ms)
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Which log rows of a queue may go: up to `limit` that finished before `before`, or that are
+    older than the newest `keep`."""
+
+    queue: str
+    limit: int
+    before: int | None = None
+    keep: int | None = None
+
+
+class View(msgspec.Struct, frozen=True):
+    """What to browse: a queue's ready, delayed or leased messages, or its log."""
+
+    queue: str
+    state: State = State.READY
+    since: int | None = None
+    """Log: finished at or after; otherwise enqueued at or after."""
+    until: int | None = None
+    """Before this time (exclusive)."""
+    id: str | None = None
+    """Log: only this message."""
+    to: str | None = None
+    """Up to this cursor, inclusive (see `Store.split`)."""
+    upto: str | None = None
+    """Only what stood in line when a page with this `end` was read, at the place it had then."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One row of a page; `lease` for leased ones, `finished` for the log."""
+
+    message: Message
+    place: int
+    """Position in line. New each time a message comes to the end of one (see `Transition.tail`)."""
+    lease: Lease | None = None
+    finished: Finished | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    entries: list[Entry]
+    after: str | None
+    """Pass it to get the next page; None at the end."""
+    end: str
+    """The end of the line now; see `View.upto`."""
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """Exact when nothing moves. `done` counts everything ever finished; `dead` the dead letters."""
+
+    queue: str
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    oldest_age: float | None
+    """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
+    paused: bool
+
+    @property
+    def lag(self) -> int:
+        """All that is accepted and not finished, dead letters apart."""
+        return self.ready + self.delayed + self.leased
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A small value that outlives processes: what a reader holds, verdicts on a batch, receipts."""
+
+    name: str
+    value: bytes
+    revision: int
+    """Goes up with every change; 0 is a record that is not there."""
+    updated_at: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A named lease: the sweep lock, a partition's owner. The epoch grows with every new owner."""
+
+    name: str
+    owner: str
+    epoch: int
+    expires_at: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Small news for people who watch. May be lost; nothing is decided by it."""
+
+    type: str
+    timestamp: int
+    payload: dict[str, Any]
+    seq: int = 0
+
+
+class Subscription(Protocol):
+    def next(self, timeout: float) -> list[Event]:
+        """Events since the last call, waiting up to `timeout` seconds for the first."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    def migrate(self) -> None:
+        """Make or upgrade the schema. Idempotent; safe when two processes run it at once."""
+        ...
+
+    def close(self) -> None: ...
+
+    def time(self) -> int:
+        """The server's clock, in milliseconds."""
+        ...
+
+    def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
+        """Write all specs in one step if each stored revision is the spec's; else write none.
+
+        The stored revision becomes one more. False: somebody was faster, read again.
+        """
+        ...
+
+    def get_queue(self, name: str) -> QueueSpec | None: ...
+
+    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+        """Every queue, by name.
+
+        With `overdue`, only those with a lease whose deadline is at or before it, read from the
+        deadline index: in a few round trips, however many queues have nothing leased.
+        """
+        ...
+
+    def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        """Delete queues with all they hold in one step; False if `only_empty` and one holds any.
+
+        The log does not count: what is finished keeps no queue alive.
+        """
+        ...
+
+    def enqueue(
+        self,
+        messages: Sequence[Message],
+        now: int,
+        *,
+        within: Any = None,
+        receipt: str | None = None,
+        finished_since: Mapping[int, int] | None = None,
+    ) -> list[Enqueued]:
+        """Store all or none (see LIFE-3 for stores that bound it); an id that is held stays as is.
+
+        Each message names its queue, partition and priority. `within` is the caller's own open
+        transaction on this store. A `receipt` is kept as a record of the kind "receipt" in the same
+        step; if it is there already, nothing is stored and every answer is HELD.
+
+        `finished_since` gives a time for some of the messages, by their index. In the same step
+        those are looked up in the log of their queue and in that of its dead-letter queue: if their
+        id finished there at or after that time, they are not stored, and the answer is HELD. The
+        others cost no look-up.
+        """
+        ...
+
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+        """Up to `limit` messages with available_at <= now: highest lane first, then by place.
+
+        In one atomic step each gets its token, its deadline and one more attempt. A paused queue
+        gives none. Waits for no lock that another consumer holds on a message.
+
+        With `others`: up to `limit` messages from all queues together, each queue's in its own
+        order, the first queue of the ask first. A queue that does not exist then gives nothing;
+        of a single queue it is an error. The messages of different queues may be taken in
+        different steps, and an answer may be short of the limit although there is more; it is
+        empty only if there is nothing.
+        """
+        ...
+
+    def hold(self, ask: LeaseAsk, now: int) -> int:
+        """Lease under `ask.batch`, without a deadline; how many. `leased` reads them.
+
+        Whoever holds keeps a record of it (batches.py): nothing else would ever let go of them.
+        """
+        ...
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        """Ack up to `limit` of the messages that a batch name holds; how many there were."""
+        ...
+
+    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+        """Apply each transition that still fits; one stale item never fails its neighbours."""
+        ...
+
+    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        """Leases with deadline <= now, oldest deadline first, read from the deadline index."""
+        ...
+
+    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        """What a batch name holds of a queue, by id; `after` is the last id of the page before."""
+        ...
+
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        """A page in lease order (log: in order of finishing), by keyset cursor. Changes nothing."""
+        ...
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        """Cursors that cut a view into about `parts` pieces of equal length, in order.
+
+        Fewer where there is little; a piece is what lies after one cursor and up to the next.
+        """
+        ...
+
+    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+        """Those of `ids` that the queue or its dead-letter queue holds, in no order."""
+        ...
+
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        """At a cost that does not grow with the number of messages."""
+        ...
+
+    def depths(self, queue: str, now: int) -> list[Depth]:
+        """Of each partition, by number; at a cost that does not grow with their messages."""
+        ...
+
+    def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
+        """Write rows of a log that finished elsewhere, as they ended there; how many were new.
+
+        In the order in which they finished, and none before what the log already holds: a store may
+        refuse that (StoreError). A row that the log holds (the same id, finished at the same time)
+        stays as it is, so that a call may be repeated. They count as done.
+        """
+        ...
+
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        """Drop the oldest log rows of each queue; how many of each. A queue that is gone has none.
+
+        Costs a few round trips for all queues that have nothing to drop. The queues may be
+        trimmed in different steps.
+        """
+        ...
+
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """The store's own upkeep, in bounded steps; the sweeper calls it at every tick.
+
+        `log_before`: no queue wants log rows that finished before this; None if one keeps all.
+        """
+        ...
+
+    def purge(self, queue: str, limit: int) -> int:
+        """Drop up to `limit` waiting (not leased) messages, without a trace."""
+        ...
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        """Take or renew a named lease; None while another owner's holds. ttl 0 gives it up."""
+        ...
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        """As they are stored, run out or not; None for a name that nobody ever claimed."""
+        ...
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        """Write a record (None deletes it) if its revision is still this one; None: in any case."""
+        ...
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        """Records of a kind by name, those whose names begin with `prefix` and follow `after`."""
+        ...
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        """Delete up to `limit` records whose names begin so, last changed before `before`."""
+        ...
+
+    def publish(self, events: Sequence[Event]) -> None: ...
+
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Events from now on, or after an event's `seq` as far as they are still kept."""
+        ...
+
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> bool:
+        """Return when there may be something to lease, or after `timeout` seconds.
+
+        False: there was nothing at the start, and no sign of anything since. Costs few round
+        trips, however many queues there are. With `partitions`, of one queue: what is ready in
+        its others wakes nobody.
+        """
+        ...

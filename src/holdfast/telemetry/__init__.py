@@ -1,0 +1,1 @@
+"""Watching a connection: observers, events about dead letters, trace spans."""

@@ -1,0 +1,1 @@
+"""Running handlers: the worker, its processes, the sweeper, ordered queues."""
