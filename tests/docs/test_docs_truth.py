@@ -11,9 +11,10 @@ from markdown_it.token import Token
 from holdfast import app
 from holdfast.model import message, policy, settings
 from holdfast.model.policy import DEFAULTS
-from holdfast.queue import queue
+from holdfast.queue import checks, queue
+from holdfast.rules import outcome
 from holdfast.stores.sqlite import store as sqlite
-from holdfast.work import handlers, sweeper, worker
+from holdfast.work import sweeper, worker
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -69,15 +70,14 @@ def test_architecture_draws_the_layers_that_the_linter_holds() -> None:
     "said",
     [
         f"| payload | {(DEFAULTS.payload_max or 0) // 1024**2} MiB",
-        f"{queue.HEADERS_MAX:,} characters",
-        f"| {queue.TEXT_MAX:,} characters |",
+        f"{checks.HEADERS_MAX:,} characters",
+        f"| {checks.TEXT_MAX:,} characters |",
         f"{message.NAME_MAX} characters: letters",
         f"| 0 to {message.PRIORITY_MAX} |",
-        f"{queue.RESULT_MAX // 1024} KiB as JSON",
-        f"{handlers.RESULT_MAX // 1024} KiB as JSON",
+        f"{outcome.RESULT_MAX // 1024} KiB as JSON",
         f"newest {message.ERRORS_MAX}, each up to {message.ERROR_TEXT_MAX:,} characters",
         f"| {queue.LEASE_MAX:,} messages |",
-        f"| {app.PARTITIONS_MAX} in use, {app.PARTITIONS_TOTAL} with those from before",
+        f"| {app.PARTITIONS_MAX} in use, {checks.PARTITIONS_TOTAL} with those from before",
         f"{policy.SECONDS_MAX // (365 * 24 * 3600)} years",
         f"| {worker.PREFETCH_MAX:,}, and no more than it worked off in "
         f"{worker.PREFETCH_S * 1000:.0f} ms lately, or in the time of two leases if that is longer "

@@ -349,9 +349,9 @@ class RemoteQueue(Queue):
 
 
 class RemoteConsumer:
-    """An ordered queue by hand, like `holdfast.ownership.Consumer`: one message of each partition
-    at a time, in order. The server keeps its partitions while it leases and settles, and for
-    HOLDFAST_PARTITION_LEASE_MS after that."""
+    """An ordered queue by hand, like `holdfast.work.ownership.Consumer`: one message of each
+    partition at a time, in order. The server keeps its partitions while it leases and settles, and
+    for HOLDFAST_PARTITION_LEASE_MS after that."""
 
     def __init__(self, queue: RemoteQueue, name: str) -> None:
         self.name = name

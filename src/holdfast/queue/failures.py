@@ -1,6 +1,6 @@
 """Dead letters grouped by what they died of: a thousand of them are seldom more than five causes.
 
-What one cause is: causes.py.
+What one cause is: rules/causes.py.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fields: dict[str, Any] = {}
     """In its JSON payload there is this value at this dotted path: {"customer.id": 7}."""
     fingerprint: str | None = None
-    """It died of the cause that has this fingerprint (see groups.py)."""
+    """It died of the cause that has this fingerprint (see queue/failures.py)."""
 
     def __post_init__(self) -> None:
         for field in ("reason", "code", "key", "type", "fingerprint"):

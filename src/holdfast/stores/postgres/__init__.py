@@ -1,4 +1,4 @@
-"""PostgreSQL; see store.py."""
+"""PostgreSQL; see stores/contract.py."""
 
 from holdfast.stores.postgres.store import PostgresStore, migrations, open_url
 

@@ -1,4 +1,4 @@
-"""The embedded store; see store.py."""
+"""The embedded store; see stores/contract.py."""
 
 from holdfast.stores.sqlite.store import SQLiteStore, open_url
 
