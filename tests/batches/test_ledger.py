@@ -100,7 +100,7 @@ def drive(
 
 
 def _run(
-    at: holdfast.queue.Context,
+    at: holdfast.queue.context.Context,
     batches: Batches,
     disk: Checkpoint,
     n: int,
@@ -127,7 +127,7 @@ def _run(
     yield "committed"
 
 
-def rows_are_held(at: holdfast.queue.Context, end: Offset) -> bool:
+def rows_are_held(at: holdfast.queue.context.Context, end: Offset) -> bool:
     """A batch that was given back before it was sealed is empty: there is nothing to judge."""
     return any(query.id == end.query and query.hold == end.hold for query in queries(at))
 

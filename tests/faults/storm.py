@@ -198,7 +198,7 @@ def check_worker_goes_on(place: Place, go_away: GoAway, caplog: pytest.LogCaptur
         ids += [item.id for item in late]
         wait_until(lambda: nothing_left(hf), timeout=60)
         assert place.check_finished(ids) == len(ids)
-        assert worker.health() == holdfast.worker.Health(True)
+        assert worker.health() == holdfast.work.worker.Health(True)
 
 
 # Everything at once

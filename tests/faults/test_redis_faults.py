@@ -416,7 +416,7 @@ def test_a_notice_that_a_killed_consumer_took_is_made_good_by_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was the first in line of fifty-one, and told nobody."""
-    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # the look must be the store's
+    monkeypatch.setattr("holdfast.queue.queue.WAIT_STEP_S", 600)  # the look must be the store's
     victim.connect(place.url).close()
     hf.store.wait(["orders"], hf.context.clock.now(), 0.01)  # the notice of a new queue
     first = place.process("wait", "blpop after", "1")

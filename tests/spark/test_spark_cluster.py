@@ -115,9 +115,9 @@ TRAVELS = """
 from __future__ import annotations
 import dataclasses, subprocess, sys
 import msgspec
-from holdfast.handlers import Handler
-from holdfast.message import Lease, Message
-from holdfast.policy import DEFAULTS
+from holdfast.work.handlers import Handler
+from holdfast.model.message import Lease, Message
+from holdfast.model.policy import DEFAULTS
 from holdfast.spark import pickling
 from holdfast.spark.plan import Plan
 

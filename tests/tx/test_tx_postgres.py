@@ -441,7 +441,7 @@ def test_a_call_that_fails_leaves_the_callers_transaction_whole(
 def test_a_waiting_consumer_gets_a_message_only_after_the_commit(
     queue: Queue, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # the store must end the wait
+    monkeypatch.setattr("holdfast.queue.queue.WAIT_STEP_S", 600)  # the store must end the wait
     got: list[Any] = []
 
     def consume() -> None:

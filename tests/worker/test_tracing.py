@@ -223,7 +223,7 @@ import sys
 for name in [{blocked}]:
     sys.modules[name] = None
 import holdfast
-from holdfast import tracing
+from holdfast.telemetry import tracing
 from holdfast.testing import drain
 hf = holdfast.connect("memory://")
 done = []

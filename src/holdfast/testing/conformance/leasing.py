@@ -115,7 +115,7 @@ def test_an_empty_queue_gives_an_empty_list(queue: Queue, clock: ManualClock) ->
 def test_a_waiting_consumer_gets_what_comes(
     queue: Queue, another: Callable[[], Holdfast], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.queue.WAIT_STEP_S", 600)  # it must be woken
+    monkeypatch.setattr("holdfast.queue.queue.WAIT_STEP_S", 600)  # it must be woken
     waiter = another()
     other, waits, really_wait = waiter.queue("orders"), threading.Event(), waiter.store.wait
 
