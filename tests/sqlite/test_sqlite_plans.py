@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.stores.contract import Cut
+from holdfast.stores.contract import Cut, View
 from holdfast.testing import ManualClock
 
 SHALLOW, DEEP = 1_000, 100_000
@@ -73,17 +73,15 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "enqueue": lambda hf, queue: queue.enqueue_many(range(50)),
     "overdue": lambda hf, queue: hf.store.overdue(queue.name, 0, 100),
     "stats": lambda hf, queue: queue.stats(),
-    "first page": lambda hf, queue: hf.store.browse(
-        holdfast.stores.contract.View(queue.name), None, 20, 0
-    ),
+    "first page": lambda hf, queue: hf.store.browse(View(queue.name), None, 20, 0),
     "a page further on": lambda hf, queue: hf.store.browse(
-        holdfast.stores.contract.View(queue.name),
-        f"5.{hf.store.browse(holdfast.stores.contract.View(queue.name), None, 1, 0).end}",
+        View(queue.name),
+        f"5.{hf.store.browse(View(queue.name), None, 1, 0).end}",
         20,
         0,
     ),
     "delayed": lambda hf, queue: hf.store.browse(
-        holdfast.stores.contract.View(queue.name, holdfast.State.DELAYED), None, 20, 0
+        View(queue.name, holdfast.State.DELAYED), None, 20, 0
     ),
     "trim": lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1, keep=10**6)]),
     "queues with something overdue": lambda hf, queue: hf.store.queues(overdue=0),
