@@ -312,12 +312,6 @@ WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
   AND id > coalesce(%(after)s, '00000000-0000-0000-0000-000000000000')::uuid
 ORDER BY message.id LIMIT %(limit)s
 """
-# Primary key.
-GET = f"""
-SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), {COLUMNS}
-FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
-"""
-
 SPEC = """
 SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
 FROM holdfast.queue
