@@ -197,7 +197,7 @@ PICK_OWNED = PICK_OWNED_PARTS.replace("split AND part = p.part", "p.part = 0")
 LEASE_OWNED = _TAKE_OWNED.format(pick=PICK_OWNED)
 LEASE_OWNED_PARTS = _TAKE_OWNED.format(pick=PICK_OWNED_PARTS)
 
-# The same for `hold`: no deadline, and only told how many.
+# The same to reserve: no deadline, and the answer is only a count.
 HOLD, HOLD_PARTS, HOLD_OWNED, HOLD_OWNED_PARTS = (
     statement[: statement.rindex("SELECT rank")].replace(
         f"%(now)s + coalesce({OWN_MS}, %(timeout)s)", str(NO_DEADLINE)
