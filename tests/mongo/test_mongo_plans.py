@@ -16,6 +16,7 @@ from pymongo.database import Database
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
+from holdfast.model.message import new_ids
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.stores.contract import (
@@ -229,6 +230,11 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
         ),
         {"ready", "delayed"},
         20,
+    ),
+    "find": (
+        lambda hf, queue: hf.store.find(queue.name, [*new_ids(20, 0)]),
+        set(),
+        0,
     ),
     "trim": (
         lambda hf, queue: hf.store.drop([Cut(queue.name, 100, before=1)]),

@@ -18,6 +18,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
+from holdfast.model.message import new_ids
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.stores import open_store
@@ -239,6 +240,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease of an owner": _lease_owned,
     "lease from many queues": _lease_many,
     "hold of an owner": _hold_owned,
+    "find": lambda hf, queue: hf.store.find(queue.name, [*new_ids(20, 0)]),
     "depths": lambda hf, queue: hf.store.stats(ByPartition(queue.name), 0),
     "hold and finish": _hold_and_finish,
     "hold and release": _hold_and_release,
@@ -280,7 +282,8 @@ KEPT_TO: dict[str, set[str]] = {
     store.BATCH: {"message_batch"},
     store.OVERDUE: {"message_leased"},
     store.LATE_QUEUES: {"message_leased"},
-    store.GET: {"message_pkey"},
+    browse.HELD: {"message_pkey"},
+    browse.LOGGED: set(),  # of the log only that it is not scanned
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},
     settle.FINISH_BATCH: {"message_batch"},

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
+from holdfast.model.message import new_ids
 from holdfast.stores.contract import Cut, View, overdue_in
 from holdfast.testing import ManualClock
 
@@ -72,6 +73,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease one": lambda hf, queue: queue.release(queue.lease()[0]),
     "enqueue": lambda hf, queue: queue.enqueue_many(range(50)),
     "overdue": lambda hf, queue: overdue_in(hf.store, queue.name, 0, 100),
+    "find": lambda hf, queue: hf.store.find(queue.name, [*new_ids(20, 0)]),
     "stats": lambda hf, queue: queue.stats(),
     "first page": lambda hf, queue: hf.store.browse(View(queue.name), None, 20, 0),
     "a page further on": lambda hf, queue: hf.store.browse(
