@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, QueueNotFound, StoreError, StoreUnava
 from holdfast.model.message import Lease, check_queue_name
 from holdfast.model.policy import seconds, whole
 from holdfast.queue.context import Context
-from holdfast.queue.queue import LEASE_MAX, Queue
+from holdfast.queue.queue import LEASE_MAX, LocalQueue
 from holdfast.rules.outcome import Release
 from holdfast.server.limits import Limits
 from holdfast.server.sizes import Leasing
@@ -86,7 +86,7 @@ class _Plain:
 
     def take(self, ask: LeaseAsk) -> list[Lease]:
         whole("limit", ask.limit, low=1, high=LEASE_MAX)
-        queue = Queue(self._at, ask.queue)
+        queue = LocalQueue(self._at, ask.queue)
         return self._leasing.lease(
             ask.queue,
             ask.limit,
@@ -95,7 +95,7 @@ class _Plain:
         )
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
-        Queue(self._at, queue).settle([(lease, Release()) for lease in leases])
+        LocalQueue(self._at, queue).settle([(lease, Release()) for lease in leases])
 
 
 class Polls:

@@ -34,9 +34,9 @@ from holdfast.model.payload import JSON
 from holdfast.model.settings import Settings
 from holdfast.queue import failures
 from holdfast.queue.checks import check_text
-from holdfast.queue.queue import Queue
+from holdfast.queue.interface import Queue, Topic
+from holdfast.queue.queue import LocalQueue
 from holdfast.queue.redrive import DeadFilter, Edit, RedriveJob
-from holdfast.queue.topic import Topic
 from holdfast.rules.decide import decide, encode_result
 from holdfast.rules.outcome import Done, Extend, Fail, Outcome, Release, Reported, Retry
 from holdfast.server.actions import Actions
@@ -510,8 +510,9 @@ class Service:
     def get_report(self, ask: s.ReportIdAsk) -> s.ReportDoc:
         return report(self.at, ask.id)
 
-    def _queue(self, name: str) -> Queue:
-        return self.hf.queue(name, create=False)
+    def _queue(self, name: str) -> LocalQueue:
+        self.hf.queue(name, create=False)
+        return LocalQueue(self.at, name)
 
     def _topic(self, name: str) -> Topic:
         return self.hf.topic(name, create=False)

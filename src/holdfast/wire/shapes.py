@@ -17,7 +17,8 @@ from holdfast.model.message import NAME_MAX, ErrorInfo, Finished, History, Lease
 from holdfast.model.payload import JSON
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
-from holdfast.queue.queue import LEASE_MAX, PartitionStats
+from holdfast.queue.interface import PartitionStats
+from holdfast.queue.queue import LEASE_MAX
 from holdfast.stores.contract import QueueStats
 
 PAGE_MAX = 1000
