@@ -38,7 +38,7 @@ BUGS = [
     ),
     Bug(
         name="a lost lease is reported as settled",
-        where="Service._settle_one",
+        where="Leases._settle_one",
         old="if done.status == Settled.STALE:",
         new="if False:",
         caught_by="server/test_scenarios.py",
