@@ -20,6 +20,7 @@ from holdfast.errors import (
 from holdfast.model import payload as payloads
 from holdfast.model.clock import monotonic
 from holdfast.model.errortext import TRACEBACK_MAX, traceback_of
+from holdfast.model.fields import plain_values
 from holdfast.model.message import Lease, Message, Outgoing, check_id, dlq_of
 from holdfast.model.moves import Settled, State
 from holdfast.model.policy import Policy, seconds
@@ -363,6 +364,7 @@ def _outgoing_doc(item: Outgoing, message: Message) -> s.OutgoingDoc:
         ack_timeout=message.ack_timeout,
         max_attempts=message.max_attempts,
         backoff=s.BackoffDoc.of(message.backoff),
+        **plain_values(message, sent=True),
     )
 
 

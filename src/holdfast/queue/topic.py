@@ -40,13 +40,12 @@ from holdfast.errors import (
 )
 from holdfast.model import clock
 from holdfast.model.message import (
-    NO_HISTORY,
-    History,
     Message,
     check_queue_name,
     dlq_of,
     is_dlq,
     new_ids,
+    starting_again,
 )
 from holdfast.model.moves import Enqueued, State, Target, Transition, Verb
 from holdfast.model.policy import DEFAULTS, Policy
@@ -612,11 +611,11 @@ def _copies(message: Message, targets: Iterable[QueueSpec]) -> Iterator[Message]
 
 def _kept(message: Message, queue: str) -> Message:
     """As it waits in a hidden queue: in one line with all others, whatever its priority or delay;
-    those are noted in its history, which says nothing else yet."""
+    those are noted in its history."""
     now = message.enqueued_at
     note = {"priority": message.priority, "available_at": message.available_at}
     plain = message.priority == 0 and message.available_at == now
-    history = NO_HISTORY if plain else History(handled=note)
+    history = message.history if plain else replace(message.history, handled=note)
     return replace(message, queue=queue, partition=0, priority=0, available_at=now, history=history)
 
 
@@ -630,7 +629,7 @@ def _unkept(message: Message, spec: QueueSpec, now: int) -> Message:
         priority=note.get("priority", 0),
         enqueued_at=now,
         available_at=max(now, note.get("available_at", 0)),
-        history=NO_HISTORY,
+        history=starting_again(message.history),
     )
 
 

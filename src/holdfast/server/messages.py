@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import astuple
 
 from holdfast.errors import InvalidArgument
+from holdfast.model.fields import plain_values
 from holdfast.model.message import Message, Outgoing
 from holdfast.model.payload import JSON
 from holdfast.server.auth import Principal
@@ -69,6 +70,7 @@ def outgoing(ask: s.OutgoingDoc) -> Outgoing:
         ask.max_attempts,
         ask.backoff and ask.backoff.value(),
         content_type,
+        **plain_values(ask, sent=True),
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from holdfast.model.backoff import Backoff
+from holdfast.model.fields import plain_values
 from holdfast.model.message import ErrorInfo, Finished, History, Lease, Message
 from holdfast.model.payload import JSON
 from holdfast.wire.shapes.base import (
@@ -24,6 +25,7 @@ from holdfast.wire.shapes.base import (
     Token,
     Whole,
     says,
+    with_plain_fields,
 )
 
 
@@ -59,6 +61,7 @@ class ErrorDoc(Doc, frozen=True):
     traceback: Annotated[str | None, says("Where a handler raised it.")] = None
 
 
+@with_plain_fields(sent=False)
 class MessageDoc(Doc, frozen=True, kw_only=True):
     """A message. JSON is in `payload`, text and bytes are in `body`."""
 
@@ -120,6 +123,7 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             redriven=history.redriven,
             origin=history.origin,
             duplicate=message.duplicate,
+            **plain_values(message),
         )
 
     def value(self) -> Message:
@@ -135,6 +139,7 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             reason=self.reason,
             redriven=self.redriven,
             origin=self.origin,
+            **plain_values(self),
         )
         return Message(
             self.id,
@@ -230,6 +235,7 @@ class FinishedDoc(Doc, frozen=True):
         )
 
 
+@with_plain_fields(sent=True)
 class OutgoingDoc(Ask, frozen=True):
     """A message to be: `payload` (a JSON value) or `body` (bytes), and what else it needs."""
 
