@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.model import payload as payloads
 from holdfast.model.clock import monotonic
 from holdfast.model.errortext import TRACEBACK_MAX, traceback_of
-from holdfast.model.fields import plain_values
+from holdfast.model.fields import with_plain
 from holdfast.model.message import Lease, Message, Outgoing, check_id, dlq_of
 from holdfast.model.moves import Settled, State
 from holdfast.model.policy import Policy, seconds
@@ -350,7 +350,7 @@ def outgoing_docs(items: list[Any]) -> tuple[list[Message], list[s.OutgoingDoc]]
 
 def _outgoing_doc(item: Outgoing, message: Message) -> s.OutgoingDoc:
     is_json = message.content_type == payloads.JSON
-    return s.OutgoingDoc(
+    doc = s.OutgoingDoc(
         payload=Raw(message.body) if is_json else UNSET,
         body=None if is_json else message.body,
         content_type=None if is_json else message.content_type,
@@ -364,8 +364,8 @@ def _outgoing_doc(item: Outgoing, message: Message) -> s.OutgoingDoc:
         ack_timeout=message.ack_timeout,
         max_attempts=message.max_attempts,
         backoff=s.BackoffDoc.of(message.backoff),
-        **plain_values(message, sent=True),
     )
+    return with_plain(doc, message, sent=True)
 
 
 _NO_ID = "00000000-0000-7000-8000-000000000000"

@@ -7,9 +7,11 @@ CONTRIBUTING.md says how to add a field.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 Kind = Literal["text", "int", "real", "time", "flag", "bytes", "json", "texts", "backoff", "errors"]
 """`time` is in milliseconds; `texts` is text by name."""
@@ -104,3 +106,10 @@ def plain_values(source: object, *, sent: bool = False) -> dict[str, Any]:
         for field in PLAIN
         if field.sent is not None or not sent
     }
+
+
+def with_plain(struct: T, source: object, *, sent: bool = False) -> T:
+    """The struct with the plain fields of a message or a document. Costs nothing without any."""
+    if not PLAIN:
+        return struct
+    return msgspec.structs.replace(struct, **plain_values(source, sent=sent))

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import astuple
 
 from holdfast.errors import InvalidArgument
-from holdfast.model.fields import plain_values
+from holdfast.model.fields import with_plain
 from holdfast.model.message import Message, Outgoing
 from holdfast.model.payload import JSON
 from holdfast.server.auth import Principal
@@ -57,7 +57,7 @@ def outgoing(ask: s.OutgoingDoc) -> Outgoing:
         body, content_type = ask.body, ask.content_type
     else:
         raise InvalidArgument("payload", "is missing: give payload (JSON) or body (base64)")
-    return Outgoing(
+    made = Outgoing(
         body,
         ask.id,
         ask.key,
@@ -70,8 +70,8 @@ def outgoing(ask: s.OutgoingDoc) -> Outgoing:
         ask.max_attempts,
         ask.backoff and ask.backoff.value(),
         content_type,
-        **plain_values(ask, sent=True),
     )
+    return with_plain(made, ask, sent=True)
 
 
 def _all_outgoing(asks: Sequence[s.OutgoingDoc]) -> list[Any]:

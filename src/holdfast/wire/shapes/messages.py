@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from holdfast.model.backoff import Backoff
-from holdfast.model.fields import plain_values
+from holdfast.model.fields import with_plain
 from holdfast.model.message import ErrorInfo, Finished, History, Lease, Message
 from holdfast.model.payload import JSON
 from holdfast.wire.shapes.base import (
@@ -96,7 +96,7 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
     def of(cls, message: Message) -> MessageDoc:
         history = message.history
         json, body = _parts(message)
-        return cls(
+        doc = cls(
             id=message.id,
             queue=message.queue,
             partition=message.partition,
@@ -123,8 +123,8 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             redriven=history.redriven,
             origin=history.origin,
             duplicate=message.duplicate,
-            **plain_values(message),
         )
+        return with_plain(doc, message)
 
     def value(self) -> Message:
         """The library's message again."""
@@ -139,7 +139,6 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             reason=self.reason,
             redriven=self.redriven,
             origin=self.origin,
-            **plain_values(self),
         )
         return Message(
             self.id,
@@ -158,7 +157,7 @@ class MessageDoc(Doc, frozen=True, kw_only=True):
             self.max_attempts,
             self.backoff and self.backoff.value(),
             self.first_leased_at,
-            history,
+            with_plain(history, self),
             self.duplicate,
         )
 
