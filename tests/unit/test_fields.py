@@ -6,6 +6,7 @@ Stores are tested in tests/conformance/test_fields.py, Spark in tests/spark/test
 from __future__ import annotations
 
 import inspect
+import re
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -126,6 +127,14 @@ def test_columns_of_sqlite(tmp_path: Path) -> None:
             there = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
             missing = [name for name in [*columns(), "qid", "history"] if name not in there]
             assert not missing, f"{missing}: missing in {table} of SQLite"
+
+
+def test_columns_of_postgresql() -> None:
+    """By the text of its migrations: what is stored there is looked at by tests on each store."""
+    files = (ROOT / "src/holdfast/stores/postgres").rglob("*.sql")
+    words = set(re.findall(r"\w+", " ".join(file.read_text() for file in files)))
+    missing = [name for name in [*columns(), "qid", "history"] if name not in words]
+    assert not missing, f"{missing}: missing in the tables of PostgreSQL"
 
 
 @pytest.mark.parametrize(
