@@ -22,6 +22,7 @@ from holdfast.server.grouping import Grouped, Grouping
 from holdfast.server.handles import Handles
 from holdfast.server.ordered import Seat, Seats
 from holdfast.server.polling import Polls
+from holdfast.stores.contract import held_in
 from holdfast.wire import shapes as s
 
 
@@ -159,7 +160,7 @@ class Leases:
         """Rules need the message; only an ack does without it."""
         policy, now = self._handles.queue(queue).policy, self._at.clock.now()
         wanted = [item.id for item in items if not isinstance(item.outcome, Done)]
-        held = {m.id: m for m in self._at.store.get(queue, wanted)} if wanted else {}
+        held = {m.id: m for m in held_in(self._at.store, queue, wanted)} if wanted else {}
         moves: list[Transition] = []
         for item in items:
             message = held.get(item.id) or _unknown(queue, item.id)
