@@ -27,7 +27,7 @@ from holdfast.model.backoff import Backoff
 from holdfast.model.message import ErrorInfo, Finished, Lease, Message, Outgoing
 from holdfast.model.moves import Settled, State
 from holdfast.model.policy import Policy
-from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.interface import PartitionStats, Queue
 from holdfast.queue.redrive import (
     DeadFilter,
     Edit,

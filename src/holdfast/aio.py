@@ -20,9 +20,8 @@ from typing import Any, ParamSpec, TypeVar
 from holdfast import app
 from holdfast.model.message import Finished, Lease, Message
 from holdfast.model.moves import Settled, State
-from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.interface import PartitionStats, Queue, Topic
 from holdfast.queue.redrive import Redriven
-from holdfast.queue.topic import Topic
 from holdfast.rules.outcome import Outcome
 from holdfast.stores.contract import Entry, QueueStats
 from holdfast.work.sweeper import Swept

@@ -8,11 +8,12 @@ import secrets
 import signal
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from random import Random
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -25,8 +26,9 @@ from holdfast.model.queues import QueueSpec
 from holdfast.queue import redrive
 from holdfast.queue.checks import PARTITIONS_TOTAL
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
-from holdfast.queue.topic import Topic, is_hidden, open_topic, topics
+from holdfast.queue.interface import Consumer, Queue, Topic
+from holdfast.queue.queue import LocalQueue
+from holdfast.queue.topic import LocalTopic, is_hidden, open_topic, topics
 from holdfast.stores import open_store
 from holdfast.stores.contract import QueueStats, Store, Subscription
 from holdfast.telemetry.announce import announcing
@@ -35,7 +37,6 @@ from holdfast.work.handlers import Handler, Registry
 from holdfast.work.sweeper import Sweeper, Swept
 
 if TYPE_CHECKING:
-    from holdfast.work.ownership import Consumer
     from holdfast.work.worker import Executor, Worker
 
 REMOTE = ("http://", "https://", "grpc://", "grpcs://")
@@ -76,7 +77,7 @@ def connect(
     at.requeue_batch_size = env.requeue_batch_size
     if observer is not None:
         at.observe(observer)
-    return Holdfast(at, env, url if isinstance(url, str) else None)
+    return LocalHoldfast(at, env, url if isinstance(url, str) else None)
 
 
 def _only_a_store_takes(**options: Any) -> None:
@@ -91,28 +92,30 @@ def _only_a_server_takes(**options: Any) -> None:
             raise InvalidArgument(name, "is for a server, and this is a store")
 
 
-class Holdfast:
-    """Queues on one store. Thread-safe; make one per process and keep it."""
+class Holdfast(ABC):
+    """A connection: to a store, or to a server that has one. Thread-safe; make one per process and
+    keep it."""
 
-    def __init__(self, context: Context, env: settings.Settings, url: str | None = None) -> None:
+    def __init__(self, url: str | None) -> None:
         self.url = url
         """Where it is connected to, with its password if it has one; None for a store object."""
-        self._at = context
-        self._settings = env
         self._registry = Registry()
 
     @property
+    @abstractmethod
     def store(self) -> Store:
-        return self._at.store
+        """The store itself."""
 
     @property
+    @abstractmethod
     def context(self) -> Context:
-        return self._at
+        """The store, the clock and the policy of the connection."""
 
     @property
     def handlers(self) -> Registry:
         return self._registry
 
+    @abstractmethod
     def queue(
         self,
         name: str,
@@ -127,6 +130,173 @@ class Holdfast:
         `create=False` refuses a name that is not there. In an `ordered` queue each partition is
         worked by one consumer at a time, in order. More `partitions` can be added at any time.
         """
+
+    @abstractmethod
+    def queues(self) -> list[Queue]:
+        """Every queue, dead-letter queues included, by name."""
+
+    @abstractmethod
+    def consumer(self, queue: str | Queue, *, background: bool = True) -> Consumer:
+        """Lease from an ordered queue by hand; workers do this by themselves."""
+
+    @abstractmethod
+    def topic(
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        log: bool | None = None,
+        retention: float | None = None,
+    ) -> Topic:
+        """The topic of that name, made if it is new; what is given is changed.
+
+        It retains what is published for groups that are bound later: for `retention` seconds (7
+        days; 0 is for ever), or not at all with `log=False`.
+        """
+
+    @abstractmethod
+    def topics(self) -> list[Topic]:
+        """Every topic, by name."""
+
+    @abstractmethod
+    def stats(self) -> list[QueueStats]:
+        """Of every queue; dead letters are counted with the queue they came from."""
+
+    @abstractmethod
+    def redrive(
+        self,
+        dlq: str,
+        count: int = 0,
+        *,
+        ids: Sequence[Any] | None = None,
+        where: redrive.DeadFilter | None = None,
+        rate: float | None = None,
+        to: str | None = None,
+        edit: redrive.Edit | redrive.Editor | None = None,
+        dry_run: bool = False,
+        progress: Callable[[redrive.Progress], object] | None = None,
+        cancel: threading.Event | redrive.Stopped | None = None,
+    ) -> redrive.Redriven:
+        """Put the `count` oldest dead letters back into their queue; 0 puts back all.
+
+        Only those named by `ids`, and those that a filter takes: `where=DeadFilter(code="Declined",
+        older_than=3600)`. At most `rate` a second. Into another queue with `to`. With a new payload
+        by `edit`: a function of the message (None leaves it as it is), or an `Edit`. A dry run
+        moves nothing and says what would be moved. `progress` is called after every batch; `cancel`
+        is an event, or a function, that is looked at before each.
+        """
+
+    @abstractmethod
+    def start_redrive(self, dlq: str, count: int = 0, **options: Any) -> redrive.RedriveJob:
+        """A redrive that outlives this process, with the same options: `edit` must be an `Edit`.
+
+        It is written down here and worked by a `redrive_runner`, in this process or another.
+        """
+
+    @abstractmethod
+    def get_redrive(self, id: Any) -> redrive.RedriveJob:
+        """How far a redrive is."""
+
+    @abstractmethod
+    def list_redrives(self) -> list[redrive.RedriveJob]:
+        """Those that run, and those that ended within a day: the newest first."""
+
+    @abstractmethod
+    def cancel_redrive(self, id: Any) -> redrive.RedriveJob:
+        """Stop it after the batch it is at, whoever works it."""
+
+    @abstractmethod
+    def redrive_runner(self) -> redrive.RedriveRunner:
+        """Works what `start_redrive` wrote down; servers run one."""
+
+    @abstractmethod
+    def sweep(self) -> Swept:
+        """Settle every overdue lease now. Also runs by itself in every worker."""
+
+    @abstractmethod
+    def subscribe(self, after: int | None = None) -> Subscription:
+        """Small events (requeue, move_to_dlq, redrive) from every process on this store."""
+
+    def handler(
+        self,
+        queue: str | Queue,
+        *,
+        type: str | None = None,
+        name: str | None = None,
+        time_limit: float | None = None,
+    ) -> Callable[[F], F]:
+        """Register a plain or async function for a queue, or for one message type in it.
+
+        It gets the payload (decoded into the type it annotates) and, if it asks for them by name
+        or type, the `message`, the `lease` and the `attempt` number.
+        """
+        target = queue.name if isinstance(queue, Queue) else queue
+
+        def register(function: F) -> F:
+            self._registry.add(Handler(function, target, type, name, time_limit))
+            return function
+
+        return register
+
+    @abstractmethod
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 16,
+        executor: Executor = "thread",
+        time_limit: float | None = None,
+        grace: float = 30.0,
+        until_empty: bool = False,
+        sweep: bool = True,
+    ) -> Worker:
+        """A worker to run in a thread of your own; `work` is this with signals."""
+
+    def work(self, **options: Any) -> bool:
+        """Run the handlers until SIGTERM or SIGINT (or, `until_empty`, until nothing is ready).
+
+        Takes the options of `worker`. On the first signal running handlers may finish, and what
+        never started is given back; a second one ends the process at once. True: all settled.
+        """
+        worker = self.worker(**options)
+        with _Signals(worker):
+            return worker.run()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LocalHoldfast(Holdfast):
+    """A connection to a store."""
+
+    def __init__(self, context: Context, env: settings.Settings, url: str | None = None) -> None:
+        super().__init__(url)
+        self._at = context
+        self._settings = env
+
+    @property
+    def store(self) -> Store:
+        return self._at.store
+
+    @property
+    def context(self) -> Context:
+        return self._at
+
+    def queue(
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        partitions: int | None = None,
+        ordered: bool | None = None,
+        **policy: Any,
+    ) -> LocalQueue:
         check_queue_name(name)
         given = Policy.of(**policy)
         whole("partitions", partitions, low=1, high=PARTITIONS_MAX)
@@ -141,7 +311,7 @@ class Holdfast:
             else:
                 wanted = self._updated(stored, partitions, ordered, given)
             if not wanted or self._at.store.put_queues(wanted):
-                return Queue(self._at, name)
+                return LocalQueue(self._at, name)
 
     def _new(self, name: str, partitions: int, ordered: bool, policy: Policy) -> list[QueueSpec]:
         if ordered and is_dlq(name):
@@ -187,13 +357,13 @@ class Holdfast:
         return grown
 
     def consumer(self, queue: str | Queue, *, background: bool = True) -> Consumer:
-        """Lease from an ordered queue by hand; workers do this by themselves."""
-        from holdfast.work.ownership import Consumer, Owner  # here: producers need none of it
+        from holdfast.work import ownership  # here: producers need none of it
 
         of = self.queue(queue.name if isinstance(queue, Queue) else queue, create=False)
         if not of.spec.ordered:
             raise FailedPrecondition(f"{of.name} is not ordered: lease from the queue itself")
-        return Consumer(Owner(self._at, of, self._settings, batch=1), background=background)
+        owner = ownership.Owner(self._at, of, self._settings, batch=1)
+        return ownership.Consumer(owner, background=background)
 
     def topic(
         self,
@@ -202,28 +372,20 @@ class Holdfast:
         create: bool = True,
         log: bool | None = None,
         retention: float | None = None,
-    ) -> Topic:
-        """The topic of that name, made if it is new; what is given is changed.
-
-        It retains what is published for groups that are bound later: for `retention` seconds (7
-        days; 0 is for ever), or not at all with `log=False`.
-        """
+    ) -> LocalTopic:
         return open_topic(self._at, self.queue, name, create=create, log=log, retention=retention)
 
     def topics(self) -> list[Topic]:
-        """Every topic, by name."""
-        return topics(self._at, self.queue)
+        return [*topics(self._at, self.queue)]
 
     def queues(self) -> list[Queue]:
-        """Every queue, dead-letter queues included, by name."""
-        return [Queue(self._at, name) for name in self._names()]
+        return [LocalQueue(self._at, name) for name in self._names()]
 
     def _names(self) -> list[str]:
         """Of every queue but those that topics keep for themselves."""
         return [spec.name for spec in self._at.store.queues() if not is_hidden(spec.name)]
 
     def stats(self) -> list[QueueStats]:
-        """Of every queue; dead letters are counted with the queue they came from."""
         names = self._names()
         homes = set(names)
         shown = [n for n in names if not (is_dlq(n) and n.removesuffix(".dlq") in homes)]
@@ -243,14 +405,6 @@ class Holdfast:
         progress: Callable[[redrive.Progress], object] | None = None,
         cancel: threading.Event | redrive.Stopped | None = None,
     ) -> redrive.Redriven:
-        """Put the `count` oldest dead letters back into their queue; 0 puts back all.
-
-        Only those named by `ids`, and those that a filter takes: `where=DeadFilter(code="Declined",
-        older_than=3600)`. At most `rate` a second. Into another queue with `to`. With a new payload
-        by `edit`: a function of the message (None leaves it as it is), or an `Edit`. A dry run
-        moves nothing and says what would be moved. `progress` is called after every batch; `cancel`
-        is an event, or a function, that is looked at before each.
-        """
         return redrive.redrive(
             self._at,
             dlq,
@@ -266,56 +420,26 @@ class Holdfast:
         )
 
     def start_redrive(self, dlq: str, count: int = 0, **options: Any) -> redrive.RedriveJob:
-        """A redrive that outlives this process, with the same options: `edit` must be an `Edit`.
-
-        It is written down here and worked by a `redrive_runner`, in this process or another.
-        """
         return redrive.start_redrive(self._at, dlq, count, **options)
 
     def get_redrive(self, id: Any) -> redrive.RedriveJob:
         return redrive.get_redrive(self._at, id)
 
     def list_redrives(self) -> list[redrive.RedriveJob]:
-        """Those that run, and those that ended within a day: the newest first."""
         return redrive.list_redrives(self._at)
 
     def cancel_redrive(self, id: Any) -> redrive.RedriveJob:
-        """Stop it after the batch it is at, whoever works it."""
         return redrive.cancel_redrive(self._at, id)
 
     def redrive_runner(self) -> redrive.RedriveRunner:
-        """Works what `start_redrive` wrote down; servers run one."""
         return redrive.RedriveRunner(self._at, self._settings)
 
     def sweep(self) -> Swept:
-        """Settle every overdue lease now. Also runs by itself in every worker."""
         sweeper = Sweeper(self._at, self._settings)
         return sweeper.sweep(self._at.clock.now(), triggered_by="manual")
 
     def subscribe(self, after: int | None = None) -> Subscription:
-        """Small events (requeue, move_to_dlq, redrive) from every process on this store."""
         return self._at.store.subscribe(after)
-
-    def handler(
-        self,
-        queue: str | Queue,
-        *,
-        type: str | None = None,
-        name: str | None = None,
-        time_limit: float | None = None,
-    ) -> Callable[[F], F]:
-        """Register a plain or async function for a queue, or for one message type in it.
-
-        It gets the payload (decoded into the type it annotates) and, if it asks for them by name
-        or type, the `message`, the `lease` and the `attempt` number.
-        """
-        target = queue.name if isinstance(queue, Queue) else queue
-
-        def register(function: F) -> F:
-            self._registry.add(Handler(function, target, type, name, time_limit))
-            return function
-
-        return register
 
     def worker(
         self,
@@ -328,7 +452,6 @@ class Holdfast:
         until_empty: bool = False,
         sweep: bool = True,
     ) -> Worker:
-        """A worker to run in a thread of your own; `work` is this with signals."""
         from holdfast.work.worker import Worker  # here: producers need none of what it imports
 
         for name in queues or self._registry.queues():
@@ -346,24 +469,8 @@ class Holdfast:
             sweep=sweep,
         )
 
-    def work(self, **options: Any) -> bool:
-        """Run the handlers until SIGTERM or SIGINT (or, `until_empty`, until nothing is ready).
-
-        Takes the options of `worker`. On the first signal running handlers may finish, and what
-        never started is given back; a second one ends the process at once. True: all settled.
-        """
-        worker = self.worker(**options)
-        with _Signals(worker):
-            return worker.run()
-
     def close(self) -> None:
         self._at.store.close()
-
-    def __enter__(self) -> Holdfast:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Signals:

@@ -26,7 +26,8 @@ from holdfast.errors import FailedPrecondition, InvalidArgument, MissingExtra, Q
 from holdfast.model.message import Lease, Message, Status, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
 from holdfast.queue.context import Context
-from holdfast.queue.queue import PartitionStats, Queue
+from holdfast.queue.interface import PartitionStats
+from holdfast.queue.queue import LocalQueue
 from holdfast.queue.topic import count as count_topics
 from holdfast.queue.topic import is_hidden
 from holdfast.stores import damage
@@ -339,7 +340,7 @@ def _see(at: Context) -> Seen:
     ]
     stats = at.store.stats([spec.name for spec in homes], at.clock.now())
     several = [spec for spec in homes if spec.partitions > 1 or spec.ordered]
-    parts = {spec.name: (spec.ordered, Queue(at, spec.name).partitions()) for spec in several}
+    parts = {spec.name: (spec.ordered, LocalQueue(at, spec.name).partitions()) for spec in several}
     return Seen(stats, parts, count_topics(at))
 
 

@@ -21,6 +21,7 @@ import holdfast
 from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled
 from holdfast.model.message import ErrorInfo
 from holdfast.model.moves import State
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules import lifecycle
 from holdfast.stores.contract import BatchEnd, Cut, ReserveAsk, View, batch_in
 from holdfast.stores.mongo import layout
@@ -478,12 +479,12 @@ def test_a_queue_whose_settings_are_nonsense_is_named(hf: Holdfast, db: Database
         change = {"$unset": {field: ""}} if value is GONE else {"$set": {field: value}}
         db["holdfast.queues"].update_one({"_id": "orders"}, change)
         with holdfast.connect(hf.store._where.uri, clock=hf.context.clock) as other:
-            good = Queue(other.context, "good")
+            good = LocalQueue(other.context, "good")
             assert good.stats().ready == 1
             (lease,) = good.lease()
             good.release(lease)
             for call in (
-                lambda: Queue(other.context, "orders").stats(),
+                lambda: LocalQueue(other.context, "orders").stats(),
                 lambda: other.queue("orders"),
             ):
                 with pytest.raises(holdfast.StoreCorrupt, match=r"orders.*not written by Holdfast"):
@@ -630,6 +631,7 @@ import os, signal, sys
 import holdfast
 from holdfast.stores.mongo import counts
 from holdfast.testing import ManualClock
+from holdfast.queue.queue import LocalQueue
 from servers.mongo import with_database
 url, moment, act, now = sys.argv[1:]
 hf = holdfast.connect(url, clock=ManualClock(int(now)), ack_timeout=30)

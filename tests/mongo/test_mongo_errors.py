@@ -29,6 +29,7 @@ from holdfast import (
     StoreFull,
     StoreUnavailable,
 )
+from holdfast.queue.queue import LocalQueue
 from holdfast.stores.contract import BatchEnd, ReserveAsk
 from holdfast.stores.mongo import store
 from holdfast.stores.mongo.counts import MARK_STALE_MS
@@ -384,7 +385,7 @@ def test_a_second_server_that_is_away(clock: ManualClock) -> None:
         admin.admin.command("replSetReconfig", config)
         url = with_options(server.url, w=2, wtimeoutMS=200, timeout=5)
         with holdfast.connect(url, clock=clock) as hf:
-            queue = Queue(hf.context, "orders")
+            queue = LocalQueue(hf.context, "orders")
             with pytest.raises(StoreUnavailable, match=r"not by as many servers as asked for"):
                 queue.enqueue_many([3, 4])
             with pytest.raises(StoreUnavailable, match=r"not by as many servers as asked for"):

@@ -32,6 +32,7 @@ from holdfast import (
 )
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules.outcome import Extend, Fail, Release, Retry
 from holdfast.stores import open_store
 from holdfast.stores.contract import (
@@ -258,7 +259,7 @@ def test_who_may_not_run_one_command_loses_and_doubles_nothing(
         )
         if limited:
             with limited:
-                theirs = Queue(limited.context, "orders")
+                theirs = LocalQueue(limited.context, "orders")
                 tried(lambda: limited.queue("fresh"))
                 ids |= {message.id for message in tried(lambda: theirs.enqueue_many([1, 2]))}
                 ids |= {message.id for message in tried(lambda: [theirs.enqueue(3, delay=5)])}
@@ -693,7 +694,7 @@ class Life:
 
     @property
     def queue(self) -> Queue:
-        return Queue(self.hf.context, "orders")
+        return LocalQueue(self.hf.context, "orders")
 
     def steps(self) -> list[tuple[bool, Callable[[], Any]]]:
         """Each with whether it is one step for the store as well; else it is several such."""

@@ -20,7 +20,6 @@ from holdfast import (
     Holdfast,
     Lease,
     Outgoing,
-    Queue,
     QueueNotEmpty,
     State,
     StoreFull,
@@ -28,6 +27,7 @@ from holdfast import (
 )
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules.lifecycle import redriven
 from holdfast.stores.contract import ByPartition, Entry, held_in
 from holdfast.stores.redis import moving
@@ -154,7 +154,7 @@ def everywhere(hf: Holdfast) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for spec in hf.store.queues():
         for state in State:
-            found = [entry.message.id for entry in Queue(hf.context, spec.name).browse(state)]
+            found = [entry.message.id for entry in LocalQueue(hf.context, spec.name).browse(state)]
             if found:
                 places[f"{spec.name} {state.value}"] = found
     return places
@@ -195,9 +195,9 @@ def test_after_a_crash_each_message_is_in_one_place(
     move_and_die(hf, entries, body=b'"new"', content_type=JSON)
     point = POINTS.index((when, step))
     if point >= THERE:  # they are there already, and are not delivered twice
-        taken = Queue(other.context, "archive").lease(2)
+        taken = LocalQueue(other.context, "archive").lease(2)
         assert len(taken) == 2
-        Queue(other.context, "archive").settle(taken)
+        LocalQueue(other.context, "archive").settle(taken)
     else:
         taken = list[Lease]()
     tidy(other, clock)
@@ -213,10 +213,10 @@ def test_after_a_crash_each_message_is_in_one_place(
     assert found == {"archive ready": left}
     assert counts(other) == {"archive ready": len(left)}
     tidy(other, clock)
-    leases = Queue(other.context, "archive").lease(10)
+    leases = LocalQueue(other.context, "archive").lease(10)
     assert [lease.id for lease in leases] == left
     assert {(lease.message.payload, lease.message.partition) for lease in leases} == {("new", 1)}
-    assert Queue(other.context, "orders").stats().dead == 0
+    assert LocalQueue(other.context, "orders").stats().dead == 0
 
 
 @pytest.mark.promise("DEAD-7", "LIFE-4")
@@ -226,7 +226,7 @@ def test_on_its_way_it_is_with_the_queue_it_came_from(
     (entry,) = dead_letters(hf, 1)
     at("after", "depart", kill)
     move_and_die(hf, [entry])
-    queue = Queue(other.context, "orders")
+    queue = LocalQueue(other.context, "orders")
     assert held_in(other.store, "orders", [entry.message.id]) == [entry.message]
     assert queue.enqueue("again", id=entry.message.id).duplicate
     assert (queue.stats().dead, queue.dlq.stats().leased, queue.dlq.stats().ready) == (1, 1, 0)
@@ -262,7 +262,7 @@ def test_who_was_thought_dead_and_goes_on_does_no_harm(
     hf: Holdfast, other: Holdfast, clock: ManualClock, at: Hook, when: str, step: str, finish: bool
 ) -> None:
     entries = dead_letters(hf, 3)
-    archive = Queue(other.context, "archive")
+    archive = LocalQueue(other.context, "archive")
 
     def meanwhile() -> None:
         tidy(other, clock)
@@ -318,7 +318,7 @@ def test_what_comes_to_a_queue_that_is_gone_goes_back_to_its_place(
     entries = dead_letters(hf, 3)
 
     def gone() -> None:
-        Queue(other.context, "archive").delete()
+        LocalQueue(other.context, "archive").delete()
         if by == "another":
             tidy(other, clock)
         if again:
@@ -326,7 +326,7 @@ def test_what_comes_to_a_queue_that_is_gone_goes_back_to_its_place(
 
     at("after", step, gone)
     assert move(hf, entries) == [STALE] * 3
-    assert list(Queue(other.context, "orders").dlq.browse()) == entries
+    assert list(LocalQueue(other.context, "orders").dlq.browse()) == entries
     assert counts(other) == {"orders.dlq ready": 3}
     tidy(other, clock)
     assert everywhere(other) == {"orders.dlq ready": ids(entries)}
@@ -340,7 +340,7 @@ def test_what_the_other_queue_holds_by_now_goes_back_to_its_place(
     hf: Holdfast, other: Holdfast, clock: ManualClock, at: Hook, by: str
 ) -> None:
     entries = dead_letters(hf, 3)
-    archive = Queue(other.context, "archive")
+    archive = LocalQueue(other.context, "archive")
 
     def taken() -> None:
         archive.enqueue("mine", id=entries[1].message.id)
@@ -355,7 +355,7 @@ def test_what_the_other_queue_holds_by_now_goes_back_to_its_place(
         move_and_die(hf, entries)
     else:
         assert move(hf, entries) == [APPLIED, STALE, APPLIED]
-    assert list(Queue(other.context, "orders").dlq.browse()) == entries[1:2]
+    assert list(LocalQueue(other.context, "orders").dlq.browse()) == entries[1:2]
     assert counts(other)["orders.dlq ready"] == 1
     tidy(other, clock)
     rest = everywhere(other)
@@ -369,7 +369,7 @@ def test_a_delayed_one_that_is_refused_stays_delayed(
 ) -> None:
     queue = hf.queue("orders")
     sent = queue.enqueue("later", delay=60, key="k")
-    at("after", "depart", lambda: Queue(other.context, "archive").delete())
+    at("after", "depart", lambda: LocalQueue(other.context, "archive").delete())
     (entry,) = queue.browse(State.DELAYED)
     assert move(hf, [entry]) == [STALE]
     (again,) = queue.browse(State.DELAYED)
@@ -388,14 +388,14 @@ def test_what_arrived_does_not_come_back_when_its_queue_is_deleted(
     entries = dead_letters(hf, 3)
     at("after", "arrive", kill)
     move_and_die(hf, entries)
-    archive = Queue(other.context, "archive")
+    archive = LocalQueue(other.context, "archive")
     archive.settle(archive.lease(3))
     archive.delete()
     if again:
         other.queue("archive", partitions=3)
     tidy(other, clock)
     assert everywhere(other) == {}
-    assert Queue(other.context, "orders").stats().dead == 0
+    assert LocalQueue(other.context, "orders").stats().dead == 0
 
 
 @pytest.mark.promise("DEAD-7")
@@ -406,7 +406,7 @@ def test_a_queue_may_be_deleted_while_some_of_it_is_on_its_way(
     entries = dead_letters(hf, 3)
     at("after", step, kill)
     move_and_die(hf, entries)
-    Queue(other.context, "orders").delete(force=True)
+    LocalQueue(other.context, "orders").delete(force=True)
     assert everywhere(other) == {"archive ready": by_priority(entries)}
     other.queue("orders")
     tidy(other, clock)
@@ -431,7 +431,7 @@ def test_a_leased_one_moves_with_its_token(
     stale = msgspec.structs.replace(step, token=held.token + "x")
     assert hf.store.settle([stale, step, step], now) == [STALE, APPLIED, STALE]
     assert counts(hf) == {"archive ready": 1}
-    (there,) = Queue(other.context, "archive").lease()
+    (there,) = LocalQueue(other.context, "archive").lease()
     assert (there.id, there.message.attempts, there.deadline) == (held.id, 2, now + 77_000)
     assert there.message.first_leased_at == now
 
@@ -446,7 +446,7 @@ def test_a_leased_one_that_is_refused_on_its_way_is_there_to_be_leased(
         Verb.RELEASE, "orders", held.id, Target.WAITING, held.token, to_queue="archive",
         available_at=now, attempts=1, partition=2,
     )  # fmt: skip
-    at("after", "depart", lambda: Queue(other.context, "archive").delete())
+    at("after", "depart", lambda: LocalQueue(other.context, "archive").delete())
     assert hf.store.settle([step], now) == [STALE]
     assert counts(hf) == {"orders ready": 1}
     (again,) = queue.lease()
@@ -536,7 +536,7 @@ def test_receipts_outlive_moves_that_are_not_concluded(
     entries = dead_letters(hf, 3)
     at("after", "arrive", kill)
     move_and_die(hf, entries)
-    archive = Queue(other.context, "archive")
+    archive = LocalQueue(other.context, "archive")
     archive.settle(archive.lease(3))
     assert len(other.store.records("receipt", prefix="move/")) == 1
     clock.advance(LEFT_MS / 1000 + 1)
@@ -544,7 +544,7 @@ def test_receipts_outlive_moves_that_are_not_concluded(
     assert other.store.records("receipt") == []
     tidy(other, clock)
     assert {*everywhere(other)} == {"archive log"}
-    assert Queue(other.context, "orders").stats().dead == 0
+    assert LocalQueue(other.context, "orders").stats().dead == 0
 
 
 def test_a_move_that_cannot_be_finished_keeps_its_receipts_and_no_other_waiting(
@@ -635,6 +635,6 @@ def test_the_steps_touch_no_key_but_those_they_name_in_one_slot(
     queue.enqueue_many([Outgoing(1), Outgoing(2, delay=5)])
     waiting = [*queue.browse(), *queue.browse(State.DELAYED)]
     assert move(hf, waiting) == [APPLIED] * 2
-    at("after", "depart", lambda: Queue(other.context, "archive").delete(force=True))
+    at("after", "depart", lambda: LocalQueue(other.context, "archive").delete(force=True))
     assert move(hf, entries[2:]) == [STALE] * 2
     assert slots == seen

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Queue, QueueNotEmpty
+from holdfast import Holdfast, QueueNotEmpty
 from holdfast.model.queues import QueueSpec
+from holdfast.queue.queue import LocalQueue
 from holdfast.stores.contract import held_in
 from holdfast.telemetry.observe import unobserved
 
@@ -46,7 +47,7 @@ def test_a_queue_made_again_before_the_old_one_is_dropped_keeps_its_messages(
 
     monkeypatch.setattr(unobserved(hf.store), "_drop_all", late)
     queue.delete(force=True)
-    again = Queue(other.context, "orders")
+    again = LocalQueue(other.context, "orders")
     leases = [*again.lease(10), *again.dlq.lease(10)]
     assert [lease.id for lease in leases] == sent
     assert held_in(hf.store, "orders", [message.id for message in old]) == []
@@ -61,7 +62,7 @@ def test_a_queue_that_is_not_deleted_is_not_deleted_by_half(
     def late(name: str) -> bool:
         empty = is_empty(name)
         if name == queue.dlq.name:  # both were found empty
-            Queue(other.context, name).enqueue("dead")
+            LocalQueue(other.context, name).enqueue("dead")
         return empty
 
     monkeypatch.setattr(unobserved(hf.store), "_is_empty", late)
@@ -105,7 +106,7 @@ def test_a_queue_that_is_forgotten_while_it_is_made_is_listed(
     def late(*call: Any) -> Any:
         if not done:
             done.append(True)
-            Queue(hf.context, "orders").delete(force=True)
+            LocalQueue(hf.context, "orders").delete(force=True)
         return script(*call)
 
     monkeypatch.setattr(other.store._db, "script", late)  # pyright: ignore

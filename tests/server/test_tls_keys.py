@@ -18,7 +18,7 @@ from msgspec import Raw
 import holdfast
 from holdfast import Holdfast, Outgoing, PermissionDenied, StoreUnavailable, Unauthenticated
 from holdfast.client.http import _request
-from holdfast.client.remote import RemoteQueue, RemoteTopic
+from holdfast.client.queues import RemoteQueue, RemoteTopic
 from holdfast.server import auth
 from holdfast.testing import wait_until
 from holdfast.wire.operations import OPERATIONS, STREAMS, Operation

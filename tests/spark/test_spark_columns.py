@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Backoff, Holdfast, Outgoing
 from holdfast.errors import StoreUnavailable
+from holdfast.model.fields import FIELDS
 from holdfast.model.moves import State
 from holdfast.queue.context import Context
 from holdfast.spark import arrow, columns
@@ -101,3 +102,16 @@ def test_a_read_that_breaks_goes_on_after_the_last_row(hf: Holdfast) -> None:
     read = arrow._Resumed(start, lambda raw: raw.column("id")[-1].as_py(), "reading", 5)
     assert [batch.column("id")[0].as_py() for batch in read] == [str(n) for n in range(6)]
     assert asked == [None, "1", "3"]
+
+
+def test_the_columns_are_those_of_the_table_of_fields() -> None:
+    """A field without a column, or with one of another type, is named (model/fields.py)."""
+    of_message = {
+        field.name: field for schema in columns.SCHEMAS.values() for field in schema.fields
+    }
+    shown = [field for field in FIELDS if field.number is not None]
+    for field in shown:
+        assert (field.name in of_message) == (field.arrow is not None), f"{field.name}: SCHEMAS"
+        if field.arrow in columns._KINDS:
+            wanted = columns._KINDS[field.arrow]
+            assert of_message[field.name].dataType == wanted, f"{field.name}: type in SCHEMAS"

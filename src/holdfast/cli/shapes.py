@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import Backoff, Finished, Lease, Message, PartitionStats, Policy, QueueStats
+from holdfast.model.fields import plain_values
 from holdfast.model.payload import JSON
 from holdfast.model.queues import QueueSpec
 
@@ -42,6 +43,7 @@ def of_message(message: Message) -> dict[str, Any]:
         "reason": message.reason,
         "redriven": message.redriven,
         "origin": message.origin,
+        **plain_values(message),
     }
 
 

@@ -14,7 +14,7 @@ from holdfast.cli.kinds import HEADER, SECONDS
 from holdfast.cli.queues import policy_fields
 from holdfast.cli.show import Column, ago, count, length, number
 from holdfast.model.payload import JSON
-from holdfast.queue.topic import TopicStats
+from holdfast.queue.interface import TopicStats
 
 TOPICS = [
     Column("TOPIC", elastic=True),

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import InvalidArgument, shown
+from holdfast.model import fields
 from holdfast.model import payload as payloads
 from holdfast.model.backoff import Backoff
 
@@ -58,6 +59,12 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_HISTORY = History()
+
+
+def starting_again(history: History, *, origin: str | None = None) -> History:
+    """The history of a message that is enqueued again: what its producer set, and nothing else."""
+    kept = {name: getattr(history, name) for name in fields.SENT_IN_HISTORY}
+    return History(origin=origin, **kept)
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from holdfast.model.message import Message, is_dlq
 from holdfast.model.moves import State
 from holdfast.model.policy import whole
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules.causes import Cause, cause_of, fingerprint, normalise
 from holdfast.stores.contract import Entry
 
@@ -66,7 +66,7 @@ class FailureGroups(msgspec.Struct, frozen=True):
     """Of `by_time`, the same for all groups."""
 
 
-Read = Callable[[Queue, State], Iterable[Entry]]
+Read = Callable[[LocalQueue, State], Iterable[Entry]]
 
 
 def failure_groups(
@@ -75,7 +75,7 @@ def failure_groups(
     *,
     scan: int = SCAN,
     examples: int = EXAMPLES,
-    read: Read = Queue.browse,
+    read: Read = LocalQueue.browse,
 ) -> FailureGroups:
     """What the dead letters of a queue died of, from the first `scan` of them. Changes nothing.
 
@@ -129,7 +129,7 @@ def _bucket_ms(deaths: Iterable[int]) -> int:
     return next(fitting, span // (BUCKETS_MAX - 2) + 1)
 
 
-def _dead_letters(at: Context, dlq: Any) -> Queue:
+def _dead_letters(at: Context, dlq: Any) -> LocalQueue:
     if not isinstance(dlq, str) or not dlq:
         raise InvalidArgument("dlq", f"name a dead-letter queue, not {dlq!r}")
     if at.spec(dlq) is None:
@@ -137,10 +137,10 @@ def _dead_letters(at: Context, dlq: Any) -> Queue:
         raise QueueNotFound(f"no queue {dlq!r}; {did_you_mean(dlq, known)}")
     if not is_dlq(dlq):
         raise InvalidArgument("dlq", f"{dlq!r} is not a dead-letter queue; did you mean {dlq}.dlq?")
-    return Queue(at, dlq)
+    return LocalQueue(at, dlq)
 
 
-def _browse(letters: Queue, read: Read) -> Iterator[Message]:
+def _browse(letters: LocalQueue, read: Read) -> Iterator[Message]:
     """A dead letter may also be leased by somebody who looks at it, or put back for later.
 
     One that moves on while this looks may come by twice, and counts once.

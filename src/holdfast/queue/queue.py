@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,12 +18,9 @@ from holdfast.errors import (
     QueueNotFound,
     shown,
 )
-from holdfast.model.backoff import Backoff
 from holdfast.model.message import (
-    Finished,
     Lease,
     Message,
-    Outgoing,
     check_id,
     dlq_of,
     home_of,
@@ -36,13 +32,13 @@ from holdfast.model.policy import DEFAULTS, Policy, seconds, whole
 from holdfast.model.queues import QueueSpec, partition_claim
 from holdfast.queue.checks import (
     check_given,
-    check_items,
     check_partitions,
     check_range,
     check_state,
     check_text,
 )
 from holdfast.queue.context import Context
+from holdfast.queue.interface import PartitionStats, Queue
 from holdfast.queue.outgoing import Maker
 from holdfast.rules import lifecycle
 from holdfast.rules.decide import decide
@@ -67,28 +63,11 @@ PAGE = 500
 logger = logging.getLogger("holdfast.queue")
 
 
-class PartitionStats(msgspec.Struct, frozen=True):
-    """What one partition holds, and who works it."""
-
-    partition: int
-    ready: int
-    delayed: int
-    leased: int
-    lag: int
-    """All of these: what is not finished."""
-    oldest_age: float | None
-    """Seconds since the oldest message at the head of a lane was enqueued; None: none is ready."""
-    owner: str | None
-    """Of an ordered queue: who holds its claim now."""
-    epoch: int
-    """How many owners it has had."""
-
-
-class Queue:
-    """A handle on one queue. Cheap, thread-safe, good for the life of its connection."""
+class LocalQueue(Queue):
+    """A queue of a store."""
 
     def __init__(self, context: Context, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self._at = context
         self._policies: tuple[Policy, Policy] = (DEFAULTS, context.policy)
 
@@ -96,13 +75,9 @@ class Queue:
     def context(self) -> Context:
         return self._at
 
-    def __repr__(self) -> str:
-        return f"<Queue {self.name}>"
-
     @property
-    def dlq(self) -> Queue:
-        """Its dead letters: a queue like any other."""
-        return Queue(self._at, dlq_of(self.name))
+    def dlq(self) -> LocalQueue:
+        return LocalQueue(self._at, dlq_of(self.name))
 
     @property
     def spec(self) -> QueueSpec:
@@ -113,59 +88,7 @@ class Queue:
 
     @property
     def policy(self) -> Policy:
-        """The rules in force for messages that bring none of their own."""
         return self._complete(self.spec)
-
-    def enqueue(
-        self,
-        payload: Any,
-        *,
-        id: Any = None,
-        key: str | bytes | None = None,
-        type: str | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        at: datetime | float | None = None,
-        headers: dict[str, str] | None = None,
-        ack_timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        content_type: str | None = None,
-        within: Any = None,
-    ) -> Message:
-        """Store one message; returns when the store has it.
-
-        `delay` seconds or a time `at` hold it back. `within` is your own open transaction on the
-        same store. An `id` that the queue still holds, or that finished within the policy's
-        `duplicate_window` and is still in the log, changes nothing: the message that is there comes
-        back, as it is or as it finished, with `duplicate` set.
-        """
-        outgoing = Outgoing(
-            payload,
-            id,
-            key,
-            type,
-            priority,
-            delay,
-            at,
-            headers,
-            ack_timeout,
-            max_attempts,
-            backoff,
-            content_type,
-        )
-        return self._enqueue([outgoing], within)[0]
-
-    def enqueue_many(
-        self, items: Iterable[Any], *, within: Any = None, receipt: str | None = None
-    ) -> list[Message]:
-        """Store all or none of them: payloads, or `Outgoing(payload, key=..., ...)`.
-
-        A bad one is named by the `index` of the error; nothing is stored then. A `receipt` names
-        the call on this queue: repeated with the same name it stores nothing, also when the
-        messages were finished meanwhile. Receipts are kept for a week.
-        """
-        return self._enqueue(check_items(items), within, check_text("receipt", receipt))
 
     def _enqueue(self, items: list[Any], within: Any, receipt: str | None = None) -> list[Message]:
         span = tracing.producing("enqueue", self.name, len(items))
@@ -239,10 +162,6 @@ class Queue:
         partitions: Sequence[int] | None = None,
         batch: str | None = None,
     ) -> list[Lease]:
-        """Up to `limit` messages, for you alone until their deadline.
-
-        On an empty queue: an empty list at once, or after up to `wait` seconds.
-        """
         whole("limit", check_given("limit", limit), low=1, high=LEASE_MAX)
         seconds("wait", check_given("wait", wait))
         check_text("owner", owner)
@@ -300,36 +219,9 @@ class Queue:
             return WAIT_STEP_S
         return min(WAIT_STEP_S, max(0, next_at - now) / 1000 + 0.001)
 
-    def ack(self, lease: Lease, *, result: Any = None, within: Any = None) -> None:
-        """Finished: the message goes to the log, with its result if it has one.
-
-        This and the other verbs may be repeated: a lease that the same verb has ended already is
-        fine, and `LeaseLost` says that the message moved on for another reason. `within` your own
-        transaction a repeated ack is `LeaseLost` as well, so that it rolls back your writes.
-        """
-        self._settle_one(lease, Done(result), within)
-
-    def nack(self, lease: Lease, error: Any = None, *, delay: float | None = None) -> None:
-        """It did not work: back after `delay` seconds or its backoff; dead if out of attempts."""
-        self._settle_one(lease, Retry(error, delay=delay))
-
-    def fail(self, lease: Lease, error: Any = "failed", *, code: str | None = None) -> None:
-        """It will never work: to the dead letters at once."""
-        self._settle_one(lease, Fail(error, code=code))
-
-    def release(self, lease: Lease, *, delay: float | None = None) -> None:
-        """Give it back, at once or after `delay` seconds; this delivery does not count."""
-        self._settle_one(lease, Release(delay=delay))
-
-    def extend(self, lease: Lease, seconds: float | None = None) -> Lease:
-        """Hold it for `seconds` from now, or for its own time-out. Returns the longer lease."""
-        move = self._settle_one(lease, Extend(seconds))
-        return msgspec.structs.replace(lease, deadline=move.deadline)
-
     def settle(
         self, items: Iterable[Lease | tuple[Lease, Outcome]], *, within: Any = None
     ) -> list[Settled]:
-        """End many leases in one write; a bare lease is acked. One answer per item, in order."""
         policy, now, name = self.policy, self._at.clock.now(), self.name
         if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgument("items", f"must be a list of leases, not {shown(items)}")
@@ -367,11 +259,9 @@ class Queue:
         return decide(lease, outcome, policy, now, self._at.rng)
 
     def stats(self) -> QueueStats:
-        """How many are ready, delayed, leased, dead and done, and the age of the oldest."""
         return self._at.store.stats([self.name], self._at.clock.now())[0]
 
     def partitions(self) -> list[PartitionStats]:
-        """Of each partition in use: the newest ones, and older ones that still hold something."""
         spec, store, now = self.spec, self._at.store, self._at.clock.now()
         depths = store.stats(ByPartition(self.name), now)
         numbers = lifecycle.in_use(spec, depths)
@@ -391,7 +281,6 @@ class Queue:
         ]
 
     def get(self, id: Any) -> Message:
-        """A message that the queue or its dead-letter queue holds."""
         found = held_in(self._at.store, self.name, [check_id(id)])
         if not found:
             raise MessageNotFound(f"{self.name} holds no message {id}")
@@ -404,7 +293,6 @@ class Queue:
         since: int | None = None,
         until: int | None = None,
     ) -> Iterator[Entry]:
-        """Look at messages in lease order without touching them: ready, delayed, leased or log."""
         check_range(since, until)
         for page in self._pages(View(self.name, check_state(state), since, until)):
             yield from page
@@ -418,18 +306,9 @@ class Queue:
             if after is None:
                 return
 
-    def log(self, *, since: int | None = None, until: int | None = None) -> Iterator[Finished]:
-        """What is finished, oldest first."""
-        entries = self.browse(State.LOG, since=since, until=until)
-        return (entry.finished for entry in entries if entry.finished is not None)
-
     def replay(
         self, id: Any = None, *, since: int | None = None, until: int | None = None
     ) -> list[Message]:
-        """Enqueue finished messages again, as new ones that name their origin.
-
-        By `id`, or all that finished at or after `since` and before `until` (milliseconds).
-        """
         if id is None and since is None and until is None:
             raise InvalidArgument("id", "name a message, or a range by since and until")
         check_range(since, until)
@@ -444,14 +323,12 @@ class Queue:
         return replayed
 
     def pause(self) -> None:
-        """Lease nothing any more; messages are still accepted, leases still settled."""
         self._update(paused=True)
 
     def resume(self) -> None:
         self._update(paused=False)
 
     def purge(self) -> int:
-        """Drop every waiting message, without a trace; leased ones stay. Says how many."""
         self.spec  # noqa: B018  # a queue that is not there is an error, not an empty one
         purged = 0
         while n := self._at.store.drop(Purge(self.name, PAGE)):
@@ -459,7 +336,6 @@ class Queue:
         return purged
 
     def delete(self, *, force: bool = False) -> None:
-        """Delete the queue with its dead letters and its log; `force` if either holds messages."""
         if is_dlq(self.name) and self._at.spec(home_of(self.name)):
             raise FailedPrecondition(
                 f"{self.name} goes with its queue: delete {home_of(self.name)}, or purge this one"

@@ -23,8 +23,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -40,24 +39,21 @@ from holdfast.errors import (
     shown,
 )
 from holdfast.model import clock
-from holdfast.model.backoff import Backoff
 from holdfast.model.message import (
-    NO_HISTORY,
-    History,
     Message,
-    Outgoing,
     check_queue_name,
     dlq_of,
     is_dlq,
     new_ids,
+    starting_again,
 )
 from holdfast.model.moves import Enqueued, Target, Transition, Verb
 from holdfast.model.policy import DEFAULTS, Policy
 from holdfast.model.queues import QueueSpec
-from holdfast.queue.checks import check_items
 from holdfast.queue.context import Context
+from holdfast.queue.interface import Start, Topic, TopicStats
 from holdfast.queue.outgoing import Maker
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules.lifecycle import finished_since, ms, partition_of
 from holdfast.stores.contract import QueueStats, View, spec_of
 from holdfast.telemetry import tracing
@@ -77,8 +73,7 @@ POLL_S = 0.005
 REMEMBER_S = 0.25
 """So late a publisher hears of more partitions, or of another limit, of a group."""
 
-Start = Literal["now", "earliest"]
-MakeQueue = Callable[..., Queue]
+MakeQueue = Callable[..., LocalQueue]
 logger = logging.getLogger("holdfast.topic")
 
 
@@ -107,18 +102,6 @@ class Setup(msgspec.Struct, frozen=True):
     """Of the record it was read from."""
 
 
-class TopicStats(msgspec.Struct, frozen=True):
-    topic: str
-    groups: dict[str, QueueStats]
-    filling: list[str]
-    """Those of them whose binding has not come to its end."""
-    retained: int
-    oldest_age: float | None
-    """Seconds since the oldest message that is retained was published."""
-    log: bool
-    retention: float
-
-
 class Known(msgspec.Struct, frozen=True):
     """The queues of the groups, as they were a moment ago: a publish would read each of them."""
 
@@ -141,17 +124,14 @@ def log_of(topic: str) -> str:
     return f"{topic}{HIDDEN}log"
 
 
-class Topic:
-    """A handle on one topic. Cheap, thread-safe, good for the life of its connection."""
+class LocalTopic(Topic):
+    """A topic of a store."""
 
     def __init__(self, context: Context, make_queue: MakeQueue, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self._at = context
         self._make_queue = make_queue
         self._known = Known()
-
-    def __repr__(self) -> str:
-        return f"<Topic {self.name}>"
 
     def bind(
         self,
@@ -161,14 +141,7 @@ class Topic:
         partitions: int | None = None,
         ordered: bool | None = None,
         **policy: Any,
-    ) -> Queue:
-        """The group's queue, which gets all that is published from now on; made if it is new.
-
-        `start="earliest"` fills it first with all that the topic still retains, in order; it is
-        paused until that is done. A group that is bound is not filled again. When a binder dies in
-        the middle the group stays paused and loses nothing, and who binds it again starts over:
-        what the first one had copied is still there under its id, so nothing comes twice.
-        """
+    ) -> LocalQueue:
         name = self._queue_of(check_group_name(group))
         if start not in ("now", "earliest"):
             raise InvalidArgument("start", f'must be "now" or "earliest", not {shown(start)}')
@@ -188,17 +161,15 @@ class Topic:
         self._fill(group, queue)
         return queue
 
-    def group(self, group: str) -> Queue:
-        """The queue of a group that is bound."""
+    def group(self, group: str) -> LocalQueue:
         name = self._queue_of(check_group_name(group))
         self._group(self._setup(), group)
-        return Queue(self._at, name)
+        return LocalQueue(self._at, name)
 
     def groups(self) -> list[str]:
         return sorted(self._setup().groups)
 
     def unbind(self, group: str, *, force: bool = False) -> None:
-        """Delete a group with its queue, dead letters and log; `force` if they hold messages."""
         queue = self._queue_of(check_group_name(group))
         bound = self._group(self._setup(), group)
         if not self._at.store.delete_queues([queue, dlq_of(queue)], only_empty=not force):
@@ -208,7 +179,6 @@ class Topic:
             self._at.store.delete_queues([bound.stage], only_empty=False)
 
     def delete(self, *, force: bool = False) -> None:
-        """Delete the topic with what it retains and its groups; `force` if they hold messages."""
         setup, store = self._setup(), self._at.store
         while True:
             if not force:
@@ -223,51 +193,7 @@ class Topic:
         names = [spec.name for spec in store.queues() if spec.name.startswith(hidden)]
         store.delete_queues(names, only_empty=False)
 
-    def publish(
-        self,
-        payload: Any,
-        *,
-        id: Any = None,
-        key: str | bytes | None = None,
-        type: str | None = None,
-        priority: int = 0,
-        delay: float | None = None,
-        at: datetime | float | None = None,
-        headers: dict[str, str] | None = None,
-        ack_timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        content_type: str | None = None,
-        within: Any = None,
-    ) -> Message:
-        """Store one message in every group, or in none; returns when the store has it.
-
-        The fields are those of `Queue.enqueue`, the id is the same in every group. One that every
-        group holds, or finished lately, changes nothing: `duplicate` is set. With your own
-        transaction (`within`), groups that are bound before it is committed may miss the message.
-        """
-        outgoing = Outgoing(
-            payload,
-            id,
-            key,
-            type,
-            priority,
-            delay,
-            at,
-            headers,
-            ack_timeout,
-            max_attempts,
-            backoff,
-            content_type,
-        )
-        return self._publish([outgoing], within)[0]
-
-    def publish_many(self, items: Iterable[Any], *, within: Any = None) -> list[Message]:
-        """Like `Queue.enqueue_many`: all or none of them (on Redis each of them), in each group."""
-        return self._publish(check_items(items), within)
-
     def stats(self) -> TopicStats:
-        """What each group holds, and what is retained for those to come."""
         setup, now = self._setup(), self._at.clock.now()
         log = self._stats_of(log_of(self.name), now) if setup.log else None
         groups = {name: self._stats_of(self._queue_of(name), now) for name in sorted(setup.groups)}
@@ -295,7 +221,7 @@ class Topic:
                 return replace(_decode(record.value), revision=record.revision)
         return None
 
-    def settle(self, *, create: bool, log: bool | None, retention: float | None) -> Topic:
+    def settle(self, *, create: bool, log: bool | None, retention: float | None) -> LocalTopic:
         """Make the topic, or change what is given."""
         Policy(log=log, retention=retention)  # which checks them
         given = {"log": log, "retention": retention}
@@ -351,9 +277,6 @@ class Topic:
                 raise QueueNotEmpty(
                     f"{self._queue_of(group)} or its dead letters hold messages; force=True deletes"
                 )
-
-    def _queue_of(self, group: str) -> str:
-        return check_queue_name(f"{self.name}@{group}", "group")
 
     def _make_hidden(self, name: str) -> None:
         store = self._at.store
@@ -512,7 +435,7 @@ class Topic:
         self._make_hidden(stage)
         return stage
 
-    def _fill(self, group: str, queue: Queue) -> None:
+    def _fill(self, group: str, queue: LocalQueue) -> None:
         """Until the group is there, by us or by another: one at a time."""
         claim, me = f"bind/{queue.name}", f"{self._at.owner}:{secrets.token_hex(3)}"
         while self._group(self._setup(), group).stage is not None:
@@ -530,7 +453,9 @@ class Topic:
     def _claimed(self, claim: str, me: str) -> bool:
         return self._at.store.claim(claim, me, CLAIM_MS, self._at.clock.now()) is not None
 
-    def _fill_from(self, stage: str, group: str, queue: Queue, held: Callable[[], bool]) -> None:
+    def _fill_from(
+        self, stage: str, group: str, queue: LocalQueue, held: Callable[[], bool]
+    ) -> None:
         if self._at.spec(stage) is None:
             self._joined(group, stage)
             return
@@ -553,7 +478,7 @@ class Topic:
                 return
 
     def _pages(
-        self, source: str, queue: Queue, held: Callable[[], bool]
+        self, source: str, queue: LocalQueue, held: Callable[[], bool]
     ) -> Iterator[list[Transition]]:
         """Copy what stands in a hidden queue now, page by page, and yield how to drop the page."""
         after: str | None = None
@@ -581,7 +506,7 @@ class Topic:
                 return
             if not bound.paused:
                 with suppress(QueueNotFound):
-                    Queue(self._at, self._queue_of(group)).resume()
+                    LocalQueue(self._at, self._queue_of(group)).resume()
             there = replace(bound, stage=None, closed=False)
             if self._write(setup, groups={**setup.groups, group: there}):
                 return
@@ -595,13 +520,13 @@ def open_topic(
     create: bool,
     log: bool | None,
     retention: float | None,
-) -> Topic:
-    topic = Topic(at, make_queue, check_topic_name(name))
+) -> LocalTopic:
+    topic = LocalTopic(at, make_queue, check_topic_name(name))
     return topic.settle(create=create, log=log, retention=retention)
 
 
-def topics(at: Context, make_queue: MakeQueue) -> list[Topic]:
-    return [Topic(at, make_queue, name) for name, _ in _setups(at)]
+def topics(at: Context, make_queue: MakeQueue) -> list[LocalTopic]:
+    return [LocalTopic(at, make_queue, name) for name, _ in _setups(at)]
 
 
 def trim(at: Context, now: int) -> int:
@@ -679,11 +604,11 @@ def _copies(message: Message, targets: Iterable[QueueSpec]) -> Iterator[Message]
 
 def _kept(message: Message, queue: str) -> Message:
     """As it waits in a hidden queue: in one line with all others, whatever its priority or delay;
-    those are noted in its history, which says nothing else yet."""
+    those are noted in its history."""
     now = message.enqueued_at
     note = {"priority": message.priority, "available_at": message.available_at}
     plain = message.priority == 0 and message.available_at == now
-    history = NO_HISTORY if plain else History(handled=note)
+    history = message.history if plain else replace(message.history, handled=note)
     return replace(message, queue=queue, partition=0, priority=0, available_at=now, history=history)
 
 
@@ -697,7 +622,7 @@ def _unkept(message: Message, spec: QueueSpec, now: int) -> Message:
         priority=note.get("priority", 0),
         enqueued_at=now,
         available_at=max(now, note.get("available_at", 0)),
-        history=NO_HISTORY,
+        history=starting_again(message.history),
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.model.message import (
     dlq_of,
     home_of,
     is_dlq,
+    starting_again,
 )
 from holdfast.model.moves import Target, Transition, Verb
 from holdfast.model.policy import Policy
@@ -225,7 +226,7 @@ def replayed(message: Message, id: str, now: int) -> Message:
         available_at=now,
         attempts=0,
         first_leased_at=None,
-        history=History(origin=message.id),
+        history=starting_again(message.history, origin=message.id),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.moves import State
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.server.entries import Wanted, entry_doc
 from holdfast.server.sizes import FIRST_ROWS, entry_size, fitting
 from holdfast.stores.contract import Entry, Page, View
@@ -39,7 +39,7 @@ class _Place(msgspec.Struct, frozen=True):
         return f"{self.until}~{self.skip}~{self.inner}"
 
 
-def newest(queue: Queue, ask: s.BrowseAsk, wanted: Wanted, now: int, budget: int) -> s.PageDoc:
+def newest(queue: LocalQueue, ask: s.BrowseAsk, wanted: Wanted, now: int, budget: int) -> s.PageDoc:
     """Up to `limit` that match, as far as they fit into `budget` bytes. A page that
     looked at enough ends there, and says where."""
     if ask.state != "log":
@@ -76,7 +76,7 @@ def _started(ask: s.BrowseAsk, now: int) -> _Place:
 
 
 class _Reader:
-    def __init__(self, queue: Queue, since: int, now: int, budget: int) -> None:
+    def __init__(self, queue: LocalQueue, since: int, now: int, budget: int) -> None:
         self._budget = budget
         self._stretch = FIRST_ROWS
         self._name = queue.name

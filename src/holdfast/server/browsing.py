@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.errors import MessageNotFound
 from holdfast.model.message import Finished, Lease, Message, check_id, is_dlq
 from holdfast.model.moves import State
-from holdfast.queue.queue import Queue, replay_entries
+from holdfast.queue.queue import LocalQueue, replay_entries
 from holdfast.server.backwards import newest
 from holdfast.server.entries import Wanted, entry_doc
 from holdfast.server.limits import ANSWER_BYTES
@@ -20,7 +20,7 @@ LOOK_MAX = 5000
 HOLDERS_MAX = 10_000
 
 
-def page(queue: Queue, ask: s.BrowseAsk, budget: int = ANSWER_BYTES) -> s.PageDoc:
+def page(queue: LocalQueue, ask: s.BrowseAsk, budget: int = ANSWER_BYTES) -> s.PageDoc:
     """Up to `limit` that match, as far as they fit into `budget` bytes. A page that looked at
     LOOK_MAX ends there, and says where."""
     store, now = queue.context.store, queue.context.clock.now()
@@ -52,7 +52,7 @@ def page(queue: Queue, ask: s.BrowseAsk, budget: int = ANSWER_BYTES) -> s.PageDo
             return s.PageDoc(found, after, looked, now)
 
 
-def replay_range(queue: Queue, ask: s.ReplayAsk, budget: int = ANSWER_BYTES) -> s.MessagesDoc:
+def replay_range(queue: LocalQueue, ask: s.ReplayAsk, budget: int = ANSWER_BYTES) -> s.MessagesDoc:
     """Replay what finished in a range, as far as the answer fits into `budget` bytes. It then says
     where to go on, and where the range ends: what is replayed may finish meanwhile, and must not
     be replayed again and again."""
@@ -93,7 +93,7 @@ def _fitting(
     return len(entries)
 
 
-def _one(queue: Queue, state: State, id: str, now: int) -> Entry | None:
+def _one(queue: LocalQueue, state: State, id: str, now: int) -> Entry | None:
     """A message by its id, if it is in that state: not looked for among all the others."""
     store = queue.context.store
     if state is State.LOG:
@@ -105,7 +105,7 @@ def _one(queue: Queue, state: State, id: str, now: int) -> Entry | None:
     return found
 
 
-def detail(queue: Queue, id: str) -> s.DetailDoc:
+def detail(queue: LocalQueue, id: str) -> s.DetailDoc:
     """One message of a queue, of its dead letters or of its log."""
     now = queue.context.clock.now()
     (found,) = queue.context.store.find(queue.name, [id])
@@ -153,7 +153,7 @@ def _moments(message: Message, lease: Lease | None, done: Finished | None) -> It
         yield s.MomentDoc(done.finished_at, "finished", done.consumer, detail=done.status)
 
 
-def who_holds(queue: Queue) -> s.ConsumersDoc:
+def who_holds(queue: LocalQueue) -> s.ConsumersDoc:
     """Everybody who holds a message of the queue, or owns a partition of it."""
     store, now = queue.context.store, queue.context.clock.now()
     leases: dict[str, list[Lease]] = {}

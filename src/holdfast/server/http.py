@@ -237,7 +237,7 @@ class Endpoint:
         if self._operation.name == "LeaseBatch" and ask.wait > 0:
             answer, is_gone = await _unless_gone(call, receive)
             if is_gone and answer is not None:
-                answer = await self._door.service.give_back(answer)
+                answer = await self._door.service.leases.give_back(answer)
         else:
             answer = await call
         return self._operation.status, answer

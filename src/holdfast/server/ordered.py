@@ -23,7 +23,7 @@ from holdfast.model.moves import Transition
 from holdfast.model.policy import Policy
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules import lifecycle
 from holdfast.rules.outcome import Done, Fail, Release, Retry
 from holdfast.server.limits import Limits
@@ -40,7 +40,7 @@ class Seat:
     """One client's consumer, and what that client has in hand. To be called in threads."""
 
     def __init__(
-        self, at: Context, queue: Queue, owner: str | None, settings: Settings, budget: int
+        self, at: Context, queue: LocalQueue, owner: str | None, settings: Settings, budget: int
     ) -> None:
         self.waiting = 0
         """Polls that wait for it."""
@@ -152,7 +152,7 @@ class Seats:
 
     def open(self, queue: str, owner: str | None) -> Seat | None:
         """One of its own for a stream; None if the queue is not ordered."""
-        of = Queue(self._at, queue)
+        of = LocalQueue(self._at, queue)
         return self._make(of, owner) if of.spec.ordered else None
 
     async def named(self, queue: str, owner: str | None) -> Seat:
@@ -167,7 +167,7 @@ class Seats:
         return seat
 
     def _find(self, queue: str, owner: str) -> Seat:
-        of = Queue(self._at, queue)
+        of = LocalQueue(self._at, queue)
         if not of.spec.ordered:
             raise FailedPrecondition(f"{queue} is not ordered")
         with self._lock:
@@ -176,7 +176,7 @@ class Seats:
                 seat = self._named[queue, owner] = self._make(of, owner)
             return seat
 
-    def _make(self, queue: Queue, owner: str | None) -> Seat:
+    def _make(self, queue: LocalQueue, owner: str | None) -> Seat:
         with self._lock:
             if len(self._all) >= self._limits.streams:
                 raise TooManyStreams(f"{len(self._all)} consumers are here; try again later")

@@ -19,9 +19,9 @@ from typing import Protocol
 from holdfast.errors import HoldfastError, QueueNotFound, StoreError, StoreUnavailable
 from holdfast.model.message import Lease, check_queue_name
 from holdfast.model.policy import seconds, whole
-from holdfast.queue.context import Context
-from holdfast.queue.queue import LEASE_MAX, Queue
+from holdfast.queue.queue import LEASE_MAX
 from holdfast.rules.outcome import Release
+from holdfast.server.handles import Handles
 from holdfast.server.limits import Limits
 from holdfast.server.sizes import Leasing
 from holdfast.wire.problems import Stopping, TooManyStreams
@@ -80,13 +80,13 @@ class _Line:
 class _Plain:
     """From the queue itself."""
 
-    def __init__(self, at: Context, limits: Limits) -> None:
-        self._at = at
+    def __init__(self, handles: Handles, limits: Limits) -> None:
+        self._handles = handles
         self._leasing = Leasing(limits.answer_bytes)
 
     def take(self, ask: LeaseAsk) -> list[Lease]:
         whole("limit", ask.limit, low=1, high=LEASE_MAX)
-        queue = Queue(self._at, ask.queue)
+        queue = self._handles.queue(ask.queue)
         return self._leasing.lease(
             ask.queue,
             ask.limit,
@@ -95,13 +95,13 @@ class _Plain:
         )
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
-        Queue(self._at, queue).settle([(lease, Release()) for lease in leases])
+        self._handles.queue(queue).settle([(lease, Release()) for lease in leases])
 
 
 class Polls:
-    def __init__(self, at: Context, threads: Executor, limits: Limits) -> None:
-        self._at = at
-        self._plain = _Plain(at, limits)
+    def __init__(self, handles: Handles, threads: Executor, limits: Limits) -> None:
+        self._at = handles.context
+        self._plain = _Plain(handles, limits)
         self._threads = threads
         self._watchers = ThreadPoolExecutor(WATCHERS_MAX, "holdfast-watch")
         self._limits = limits

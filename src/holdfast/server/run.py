@@ -154,7 +154,7 @@ class Server:
             hf, self._settings, self._limits, authority=authority, started=self._redrives.wake
         )
         self._events = Events(hf, self._limits, self._service.still, ping=self._ping)
-        self._service.told = self._events.told
+        self._service.queues.told = self._events.told
         self._health = Health(hf.context)
         self._events.start()
         self._door = Door(self._service, self._events, self._health, authority, metrics.render)

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.message import Lease, Message
 from holdfast.model.moves import State
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.stores.contract import Entry, Page, Store, View
 
 FIRST_ROWS = 16
@@ -78,7 +78,7 @@ def pages(store: Store, view: View, now: int, *, budget: int) -> Iterator[Page]:
             return
 
 
-def walk(queue: Queue, state: State, *, budget: int) -> Iterator[Entry]:
+def walk(queue: LocalQueue, state: State, *, budget: int) -> Iterator[Entry]:
     """All messages of a state, with about `budget` bytes of them in memory at a time."""
     at = queue.context
     for page in pages(at.store, View(queue.name, state), at.clock.now(), budget=budget):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,11 +26,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from holdfast.model.fields import PLAIN, Field
 from holdfast.model.message import NO_HISTORY, Finished, History, Message
 from holdfast.model.payload import JSON
 from holdfast.stores.contract import Entry
 
 _KINDS: dict[str, DataType] = {
+    "flag": BooleanType(),
     "text": StringType(),
     "bytes": BinaryType(),
     "int": IntegerType(),
@@ -57,6 +60,7 @@ MESSAGE = StructType(
         StructField("headers", MapType(StringType(), StringType())),
         *_struct(_WHEN).fields,
         StructField("errors", ArrayType(_struct(_ERROR))),
+        *(StructField(field.name, _KINDS[field.arrow]) for field in PLAIN if field.arrow),
     ]
 )
 """`payload` is the body as text where it is JSON or text; else it is null and `body` has it."""
@@ -136,6 +140,12 @@ def _result(entry: Entry) -> str | None:
     return None if result is None else _encode(result).decode()
 
 
+def _plain(field: Field) -> Callable[[Any], Any]:
+    """Of a message, or of its history: a plain field has the same name in both."""
+    value = attrgetter(field.name)
+    return (lambda source: _us(value(source))) if field.arrow == "time" else value
+
+
 _OF_MESSAGE: dict[str, Callable[[Message], Any]] = {
     "id": lambda m: m.id,
     "queue": lambda m: m.queue,
@@ -159,6 +169,7 @@ _OF_MESSAGE: dict[str, Callable[[Message], Any]] = {
     "error": lambda m: m.history.errors[-1].message if m.history.errors else None,
     "error_code": lambda m: m.history.errors[-1].code if m.history.errors else None,
     "redriven": lambda m: m.history.redriven,
+    **{field.name: _plain(field) for field in PLAIN if field.arrow},
 }
 _OF_ENTRY: dict[str, Callable[[Entry], Any]] = {
     "place": lambda e: e.place,
@@ -221,6 +232,7 @@ _OF_HISTORY: dict[str, Callable[[History], Any]] = {
     "error_code": lambda h: h.errors[-1].code if h.errors else None,
     "redriven": lambda h: h.redriven,
     "errors": _errors_of,
+    **{field.name: _plain(field) for field in PLAIN if field.arrow},
 }
 
 

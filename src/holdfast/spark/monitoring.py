@@ -26,7 +26,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
 from holdfast.model.message import Outgoing, check_queue_name, home_of
 from holdfast.model.policy import seconds
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.spark import sessions
 from holdfast.spark.connections import context, logger
 from holdfast.spark.lake.archive import named, reached
@@ -126,7 +126,7 @@ def monitor(
         .option("queues", msgspec.json.encode(names).decode())
         .load()
     )
-    target = Queue(at, alerts)
+    target = LocalQueue(at, alerts)
 
     def tell(frame: DataFrame, batch: int) -> None:
         found = [alert for row in frame.collect() for alert in judged(_window(row), rules)]
@@ -193,7 +193,7 @@ def judged(window: Window, rules: Rules) -> list[Alert]:
     ]
 
 
-def send(target: Queue, alerts: list[Alert], receipt: str) -> int:
+def send(target: LocalQueue, alerts: list[Alert], receipt: str) -> int:
     """How many were new."""
     if not alerts:
         return 0

@@ -46,7 +46,7 @@ from holdfast.errors import InvalidArgument, QueueNotFound, did_you_mean
 from holdfast.model.message import Outgoing
 from holdfast.model.payload import JSON
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.queue.topic import is_hidden
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.options import Options
@@ -129,7 +129,7 @@ class _Sink:
         task = TaskContext.get()
         part = task.partitionId() if task else 0
         given = self._options
-        queue = Queue(self._at(), given.queue)
+        queue = LocalQueue(self._at(), given.queue)
         name = f"{given.queue}/{write}/{part}"
         seen: Counter[str] = Counter()
         stored = held = number = 0
@@ -257,7 +257,7 @@ def _derived(values: tuple[Any, ...], key: bytes, seen: Counter[str]) -> str:
     return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-a{h[17:20]}-{h[20:]}"
 
 
-def _enqueue(queue: Queue, items: list[Outgoing], name: str) -> int:
+def _enqueue(queue: LocalQueue, items: list[Outgoing], name: str) -> int:
     """Store a chunk once; how many of it are new."""
     ids = blake2b("".join(sorted(str(item.id) for item in items)).encode(), digest_size=12)
     messages = queue.enqueue_many(items, receipt=f"{name}/{ids.hexdigest()}")

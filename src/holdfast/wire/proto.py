@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import count
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -78,9 +79,18 @@ class Field(msgspec.Struct, frozen=True):
 
 @cache
 def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """In their order, and numbered in it, except those that say their number themselves."""
+    numbers = count(1)
     return tuple(
-        _field(field, number) for number, field in enumerate(msgspec.structs.fields(struct), 1)
+        _field(field, _own_number(field.type) or next(numbers))
+        for field in msgspec.structs.fields(struct)
     )
+
+
+def _own_number(annotated: Any) -> int | None:
+    metas = annotated.__metadata__ if get_origin(annotated) is Annotated else ()
+    found = (meta.extra["number"] for meta in metas if meta.extra and "number" in meta.extra)
+    return next(found, None)
 
 
 def _field(field: msgspec.structs.FieldInfo, number: int) -> Field:

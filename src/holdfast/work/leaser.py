@@ -19,7 +19,7 @@ from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.context import Context
 from holdfast.queue.expiry import LOOK_MS
-from holdfast.queue.queue import Queue
+from holdfast.queue.interface import Queue
 from holdfast.rules.lifecycle import ms
 from holdfast.stores.contract import LeaseAsk, OtherQueue
 

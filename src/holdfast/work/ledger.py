@@ -28,7 +28,7 @@ from holdfast.model.backoff import Backoff
 from holdfast.model.message import Lease, is_dlq
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules import lifecycle
 from holdfast.stores.contract import BatchEnd, Record, ReserveAsk, batch_in
 from holdfast.work.handlers import Verdict, decide
@@ -320,7 +320,7 @@ class Batches:
     def _hold_ordered(self, query: Query, batch: int, limit: int, hold: str) -> Offset | None:
         """A part for each partition that nobody else works, without what waits for a failed one."""
         if self._owner is None:
-            queue = Queue(self._at, self._queue)
+            queue = LocalQueue(self._at, self._queue)
             self._owner = Owner(self._at, queue, settings.load(), name=f"spark:{query.id}")
         counts: list[int] = []
         parts = self._owner.seize()

@@ -28,7 +28,7 @@ from holdfast.model.policy import seconds, whole
 from holdfast.model.queues import Depth, partition_claim
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules import lifecycle
 from holdfast.rules.decide import decide
 from holdfast.rules.lifecycle import ms
@@ -150,7 +150,7 @@ class Owner:
     def __init__(
         self,
         context: Context,
-        queue: Queue,
+        queue: LocalQueue,
         settings: Settings,
         *,
         batch: int = BATCH,

@@ -36,7 +36,7 @@ from holdfast.model.policy import DEFAULTS, Policy, positive, seconds, whole
 from holdfast.model.queues import QueueSpec
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
-from holdfast.queue.queue import Queue
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules import lifecycle
 from holdfast.stores.contract import ByPartition
 from holdfast.telemetry import tracing
@@ -117,7 +117,7 @@ class Worker:
         check_handlers(registry.all(), executor, time_limit)
         self._at = context
         self._registry = registry
-        self._queues = [Queue(context, name) for name in names]
+        self._queues = [LocalQueue(context, name) for name in names]
         self._concurrency = concurrency
         self._in_processes = executor == "process"
         self._time_limit = time_limit
@@ -236,7 +236,7 @@ class Worker:
 
     def _lease_some(self, room: int, ahead: int) -> int:
         """From ordered queues what their owner gives, from the others what there is room for."""
-        leased, plain = 0, list[Queue]()
+        leased, plain = 0, list[LocalQueue]()
         specs = self._specs.read()
         for queue in self._queues:
             if not self._is_there(queue.name, specs):
@@ -327,7 +327,7 @@ class Worker:
 
     # Ordered queues
 
-    def _owner(self, queue: Queue) -> Owner:
+    def _owner(self, queue: LocalQueue) -> Owner:
         owner = self._owners.get(queue.name)
         if owner is None:
             owner = Owner(

@@ -7,7 +7,7 @@ from tests.seeded.bug import Bug
 BUGS = [
     Bug(
         name="a publish misses groups that were added meanwhile",
-        where="Topic._store",
+        where="LocalTopic._store",
         old="self._catch_up(setup, messages, now, within)",
         new="pass",
         caught_by="conformance/test_topics.py",
@@ -38,7 +38,7 @@ BUGS = [
     ),
     Bug(
         name="a lost lease is reported as settled",
-        where="Service._settle_one",
+        where="Leases._settle_one",
         old="if done.status == Settled.STALE:",
         new="if False:",
         caught_by="server/test_scenarios.py",
@@ -46,7 +46,7 @@ BUGS = [
     ),
     Bug(
         name="one invalid message fails its whole batch",
-        where="Queue.enqueue_each",
+        where="LocalQueue.enqueue_each",
         old="except InvalidArgument as error:",
         new="except KeyError as error:",
         caught_by="server/test_scenarios.py",

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast import DeadFilter, Holdfast, Queue
+from holdfast import DeadFilter, Holdfast
 from holdfast.queue import failures
 from holdfast.queue.context import Context
+from holdfast.queue.queue import LocalQueue
 from holdfast.server.browsing import page
 from holdfast.server.history import Spans
 from holdfast.server.pipelines import pipelines, report, reports
@@ -164,7 +165,7 @@ def a_page_by_id_and_by_failure(scene: Scene) -> Any:
 
     def ask(name: str, **given: Any) -> Any:
         ask = s.BrowseAsk(name, **given)
-        return scene.asks("Browse", ask, lambda at: page(Queue(at, name), ask))
+        return scene.asks("Browse", ask, lambda at: page(LocalQueue(at, name), ask))
 
     seen = [
         ask("orders.dlq", fingerprint=prints["Declined"]),
@@ -190,7 +191,7 @@ def the_log_from_its_end(scene: Scene) -> Any:
 
     def ask(**given: Any) -> Any:
         ask = s.BrowseAsk("orders", "log", newest=True, **given)
-        return scene.asks("Browse", ask, lambda at: page(Queue(at, "orders"), ask))
+        return scene.asks("Browse", ask, lambda at: page(LocalQueue(at, "orders"), ask))
 
     seen = [ask(limit=3)]
     while seen[-1].after is not None:

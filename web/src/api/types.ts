@@ -1,8 +1,12 @@
 /**
- * The documents of the server, as far as the page reads them: src/holdfast/wire/shapes.py in
+ * The documents of the server, as far as the page reads them: src/holdfast/wire/shapes in
  * TypeScript. A field that has its default is left out by the server, hence the question marks.
  * Times are milliseconds since 1970 by the store's clock, lengths of time are seconds.
  */
+import type { Backoff, Message } from "./message";
+
+export type { ErrorDoc, Message } from "./message";
+
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
 export type Right = "read" | "produce" | "consume" | "admin";
@@ -34,7 +38,7 @@ export interface Stats {
 export interface Policy {
   ack_timeout?: number;
   max_attempts?: number;
-  backoff?: { base?: number; factor?: number; max?: number; jitter?: string };
+  backoff?: Backoff;
   overdue_backoff?: boolean;
   exhausted?: string;
   log?: boolean;
@@ -56,43 +60,6 @@ export interface QueueDoc {
   created_at: number;
   policy: Policy;
   in_force: Policy;
-}
-
-export interface ErrorDoc {
-  message: string;
-  code: string;
-  at: number;
-  attempt: number;
-  consumer?: string;
-  handler?: string;
-  traceback?: string;
-}
-
-export interface Message {
-  id: string;
-  queue: string;
-  partition: number;
-  priority: number;
-  key?: string;
-  type?: string;
-  content_type: string;
-  payload?: Json;
-  /** Base64, of what is not JSON. */
-  body?: string;
-  headers?: Record<string, string>;
-  enqueued_at: number;
-  available_at: number;
-  attempts: number;
-  ack_timeout?: number;
-  max_attempts?: number;
-  first_leased_at?: number;
-  errors?: ErrorDoc[];
-  handled?: Json;
-  source?: string;
-  dead_at?: number;
-  reason?: string;
-  redriven?: number;
-  origin?: string;
 }
 
 export interface Finished {

@@ -23,7 +23,7 @@ from holdfast import (
     RedriveFailed,
     SourceQueueGone,
 )
-from holdfast.app import Holdfast as App
+from holdfast.app import LocalHoldfast as App
 from holdfast.errors import StoreUnavailable
 from holdfast.model.message import History
 from holdfast.model.settings import Settings

@@ -24,7 +24,6 @@ from holdfast import (
     LeaseLost,
     Message,
     Outgoing,
-    Queue,
     QueueNotFound,
     Retry,
     State,
@@ -32,12 +31,14 @@ from holdfast import (
 )
 from holdfast.model import settings
 from holdfast.model.queues import partition_claim
+from holdfast.queue.interface import Consumer
+from holdfast.queue.queue import LocalQueue
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
 from holdfast.work import ownership
-from holdfast.work.ownership import Consumer, Owner, Work
+from holdfast.work.ownership import Owner, Work
 
 LEASE, RENEW, REBALANCE = 15, 3, 5
 STEP = 1.0
@@ -326,7 +327,7 @@ def test_a_message_that_kills_its_owners_dies_and_takes_no_other_with_it(
     queue = hf.queue("orders", ordered=True, max_attempts=3, ack_timeout=3600)
     queue.enqueue_many(Outgoing(n, key="k") for n in range(5))
     for _ in range(3):
-        owner = Owner(another().context, queue, settings.load({}))
+        owner = Owner(another().context, LocalQueue(hf.context, queue.name), settings.load({}))
         owner.tick()
         work = owner.lease()
         (running,) = work.start
@@ -633,7 +634,7 @@ def test_a_queue_that_is_deleted_is_let_go(hf: Holdfast, clock: ManualClock, joi
     queue.delete(force=True)
     settle_down(clock, [owner], REBALANCE)
     assert owner.partitions == []
-    Queue(hf.context, "orders")
+    LocalQueue(hf.context, "orders")
     hf.queue("orders", ordered=True).enqueue(2)
     settle_down(clock, [owner], LEASE + REBALANCE)
     assert work_off([owner]) == [2]
@@ -907,7 +908,7 @@ def test_a_claim_that_ran_out_within_a_tick_is_a_new_one(
     queue = hf.queue("orders", partitions=2, ordered=True)
     queue.enqueue_many(Outgoing(n, key=keys_of(2, 0, 1)[0]) for n in range(5))
     hf.store.claim(partition_claim("orders", 1), "another", LEASE * 1000, clock.now())
-    owner = Owner(hf.context, queue, settings.load({}))
+    owner = Owner(hf.context, LocalQueue(hf.context, queue.name), settings.load({}))
     owner.tick()
     assert owner.lease().leased == 5
     clock.advance(REBALANCE)

@@ -17,6 +17,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.model import settings
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
+from holdfast.queue.queue import LocalQueue
 from holdfast.stores.contract import Event, Page, Store, Subscription, View
 from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
@@ -499,15 +500,15 @@ def test_a_lease_that_finds_messages_looks_once_a_second(
     at = Context(Counting(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
     begun = clock.now()
     for _ in range(30):
-        assert len(Queue(at, "orders").lease(2)) == 2
+        assert len(LocalQueue(at, "orders").lease(2)) == 2
         clock.advance(0.1)
     assert looks == [begun, begun + 1000, begun + 2000]
     at.looks.cover(clock.now(), 5000)  # a sweeper in this process: leases need not look
-    assert len(Queue(at, "orders").lease(100)) == 40
-    assert Queue(at, "orders").lease() == []
+    assert len(LocalQueue(at, "orders").lease(100)) == 40
+    assert LocalQueue(at, "orders").lease() == []
     assert len(looks) == 3
     clock.advance(10)
-    assert Queue(at, "orders").lease() == []
+    assert LocalQueue(at, "orders").lease() == []
     assert len(looks) == 4
 
 
@@ -527,8 +528,8 @@ def test_a_look_that_fails_keeps_no_message_from_being_leased(
             raise TypeError("a row that nobody can read")
 
     at = Context(Odd(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
-    assert len(Queue(at, "orders").lease()) == 1
-    assert Queue(at, "orders").lease() == []
+    assert len(LocalQueue(at, "orders").lease()) == 1
+    assert LocalQueue(at, "orders").lease() == []
 
 
 def told_of(count: int, dead: int) -> dict[str, object]:

@@ -28,7 +28,7 @@ from holdfast import (
     RedriveNotFound,
     SourceQueueGone,
 )
-from holdfast.app import Holdfast as App
+from holdfast.app import LocalHoldfast as App
 from holdfast.errors import StoreUnavailable
 from holdfast.model.message import new_ids
 from holdfast.model.settings import Settings

@@ -25,7 +25,8 @@ from holdfast import (
 )
 from holdfast.model.moves import State
 from holdfast.queue import topic as topics
-from holdfast.queue.topic import Topic, log_of
+from holdfast.queue.interface import Topic
+from holdfast.queue.topic import log_of
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import View, spec_of
 from holdfast.testing import ManualClock, drain, wait_until
