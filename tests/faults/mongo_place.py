@@ -87,7 +87,6 @@ class MongoPlace(Place):
         those who died in the middle were tidied up after."""
         self.wait_until_victims_are_gone()
         late = hf.context.clock.now() + STALE_MS
-        hf.store.overdue(of, late, 1000)  # of a standalone: takes out what is in the log already
         hf.store.tidy(late, log_before=None)
         found = self.look()
         ours = [found[name] for name in (of, f"{of}.dlq")]

@@ -58,7 +58,7 @@ BUGS = [
     ),
     mongo_bug(
         name="changes in a transaction are not counted",
-        where="Counting._run",
+        where="Counting.run",
         old="self._counts.add_all(list(slots.values()), counts, now, session)",
         new="self._counts.add_all(list(slots.values()), {}, now, session)",
         caught_by="conformance/test_counting.py",
@@ -133,22 +133,6 @@ BUGS = [
         new="if receipt is not None and False:",
         caught_by="conformance/test_recording.py",
         test="test_a_batch_with_a_receipt_is_stored_once",
-    ),
-    mongo_bug(
-        name="a message that is in the log comes back",
-        where="MongoStore._unfinished",
-        old='if row["tk"] == base_of(keys[row["_id"]].token, keys[row["_id"]].id)',
-        new="if False",
-        caught_by="faults/test_mongo_kill.py",
-        test="test_killed_around_each_command[mongo-standalone-ack]",
-    ),
-    mongo_bug(
-        name="on a standalone server a lost lease stays in the log",
-        where="finish_alone",
-        old='log.delete_one({"_id": row["_id"], "tk": doc["tk"]})',
-        new="pass",
-        caught_by="faults/test_mongo_faults.py",
-        test="test_a_lease_lost_on_the_way_to_the_log_is_not_in_it",
     ),
     mongo_bug(
         name="an owner leases with an old epoch",

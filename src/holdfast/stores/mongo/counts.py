@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 from pymongo import UpdateOne
+from pymongo.client_session import ClientSession
 
 from holdfast.stores.mongo.connections import CONFLICT_S, Connections, Session
 from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
@@ -74,7 +75,7 @@ class Gone(Exception):
 class Slot(msgspec.Struct, frozen=True):
     q: int
     id: str
-    session: Any = None
+    session: ClientSession | None = None
     """In which its transactions run, one at a time; its id is kept with the slot, so that others
     can end what this process leaves open when it dies (see sessions.py)."""
 
@@ -105,7 +106,7 @@ class Counts:
 
     def _new(self, q: int) -> Slot:
         self._made[q] += 1
-        session = self._db.client.start_session() if self._db.has_transactions else None
+        session = self._db.client.start_session()
         return Slot(q, f"{q}/{self._process}/{self._made[q]}", session)
 
     def take_all(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
@@ -267,14 +268,11 @@ class Counts:
         return len(idle)
 
     def _fold(self, doc: Doc, now: int, session: Session) -> None:
-        """Marked, for a standalone server: if we die on the way, it counts anew."""
         counts = self._db.get(COUNTS, session)
         known = {"_id": doc["_id"], "u": doc["u"], "do": None}
-        mark: Doc = {"$set": {"do": "fold", "ds": now}}
-        if counts.update_one(known, mark, session=session).matched_count:
+        if counts.delete_one(known, session=session).deleted_count:
             gate = self.gate(doc["q"]).id
             counts.update_one({"_id": gate}, {"$inc": {**_counts(doc), "f": 1}}, session=session)
-            counts.delete_one({"_id": doc["_id"], "do": "fold"}, session=session)
 
     def repair(self, now: int) -> int:
         """Count anew the queues of whoever died while they moved messages."""
@@ -302,11 +300,9 @@ class Counts:
             change[name] = next(iter(there), {"n": 0})["n"] - sum(d.get(name, 0) for d in docs)
         if queues.find_one({"qid": q, "partitions": {"$gt": 1}}, {"_id": 1}, session=session):
             change.update(self._parts(q, docs, session))
-        if session is None and list(counts.find({"q": q}).sort("_id", 1)) != docs:
-            return 0  # no snapshot: somebody moved messages between the counts and the counting
         gate = self.gate(q).id
         counts.update_one({"_id": gate}, {"$inc": {**change, "f": 1}}, session=session)
-        for doc in marked:  # last: who dies before is repaired once more
+        for doc in marked:
             counts.update_one(
                 {"_id": doc["_id"], "do": doc["do"]},
                 {"$unset": {"do": "", "ds": ""}},

@@ -1,7 +1,6 @@
 """What a batch of transitions writes, worked out from the documents as they are.
 
-In a transaction nothing can have changed since they were read. On a standalone server each write
-compares once more, and says whether it fitted.
+It runs in a transaction, so nothing can have changed since they were read.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 
 from bson import Timestamp
 from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
 from holdfast.model import clock
 from holdfast.model.message import PRIORITY_MAX
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.model.payload import JSON
-from holdfast.stores.mongo.connections import Connections, Session, insert
+from holdfast.stores.mongo.connections import Connections, insert
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
-from holdfast.stores.mongo.homes import move_alone
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
 from holdfast.stores.mongo.queues import Known
 from holdfast.stores.mongo.rows import (
@@ -62,25 +61,21 @@ class Settling:
         self._remembered = remembered
 
     def work(
-        self, session: Session, known: dict[str, Known | None]
+        self, session: ClientSession, known: dict[str, Known | None]
     ) -> tuple[list[Settled], dict[int, Deltas]]:
         self._session = session
         self._known = known
         self._counts: dict[int, Deltas] = defaultdict(Counter)
-        if self._remembered and session is not None and self._are_there(self._remembered):
+        if self._remembered and self._are_there(self._remembered):
             return self._finish_all(self._remembered)
         self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
         self._anew: list[Doc] = []
         self._once = len({move.id for move in self._moves}) == len(self._moves)
-        self._done: list[tuple[int, Doc, Doc | None]] = []
-        self._leaving: list[tuple[Doc, Doc]] = []
+        self._done: list[tuple[Doc, Doc | None]] = []
         self._docs = self._read_docs()
         self._logged = self._read_log()
-        if session is None:
-            answers = [self._alone(n, move) for n, move in enumerate(self._moves)]
-        else:
-            answers = [self._plan(n, move) for n, move in enumerate(self._moves)]
-            self._write()
+        answers = [self._plan(move) for move in self._moves]
+        self._write()
         return answers, self._counts
 
     def _are_there(self, docs: list[Doc]) -> bool:
@@ -109,7 +104,7 @@ class Settling:
                 if move.result is not None:
                     row["rs"] = move.result
                 rows.append(row)
-        if rows and insert(log, rows, self._session):
+        if rows and not insert(log, rows, self._session):
             raise Again
         for q, some in by_queue.items():
             self._counts[q].update(moved(len(some), Counter(doc["pt"] for doc in some), LEASED))
@@ -150,7 +145,7 @@ class Settling:
             ends[wanted[doc["_id"]]].append((doc.get("tk", ""), doc.get("vb", "")))
         return ends
 
-    def _plan(self, n: int, move: Transition) -> Settled:
+    def _plan(self, move: Transition) -> Settled:
         queue = self._known.get(move.queue)
         if queue is None:
             return Settled.STALE
@@ -160,11 +155,11 @@ class Settling:
             return self._lost(doc, move)
         match move.target:
             case Target.LEASED:
-                self._update(doc, move, {"dl": move.deadline})
+                self._update(doc, {"dl": move.deadline})
             case Target.WAITING:
                 return self._put_back(doc, queue, move)
             case Target.DONE:
-                self._finish(n, doc, queue, move)
+                self._finish(doc, queue, move)
         return Settled.APPLIED
 
     def _lost(self, doc: Doc | None, move: Transition) -> Settled:
@@ -212,7 +207,7 @@ class Settling:
         elif to.q != queue.q and self._may_be_anew(doc):
             self._anew.append(_changed(doc, change, remove, tail=move.tail))
         else:
-            self._update(doc, move, change, remove, tail=move.tail)
+            self._update(doc, change, remove, tail=move.tail)
         return Settled.APPLIED
 
     def _may_be_anew(self, doc: Doc) -> bool:
@@ -220,25 +215,19 @@ class Settling:
         out and put it in again costs MongoDB half of that. A large one would fill its log."""
         body = doc.get("bd")
         small = isinstance(body, bytes) and len(body) <= SMALL_BYTES
-        return small and self._session is not None and self._once
+        return small and self._once
 
     def _update(
-        self,
-        doc: Doc,
-        move: Transition,
-        change: Doc,
-        remove: Iterable[str] = (),
-        tail: bool = False,
+        self, doc: Doc, change: Doc, remove: Iterable[str] = (), *, tail: bool = False
     ) -> None:
         write: Doc = {"$set": change}
         if remove:
             write["$unset"] = dict.fromkeys(remove, "")
         if tail:
             write["$currentDate"] = {"pl": {"$type": "timestamp"}}
-        # Within a transaction whoever changes it first makes the other start again, and the key
+        # In a transaction, whichever call changes it first makes the other start again. The key
         # alone spares MongoDB the choice of an index.
-        guard = _guard(doc, move) if self._session is None else {"_id": doc["_id"]}
-        self._writes.append(UpdateOne(guard, write))
+        self._writes.append(UpdateOne({"_id": doc["_id"]}, write))
         doc.update(change)
         for name in remove:
             doc.pop(name, None)
@@ -246,15 +235,14 @@ class Settling:
     def _move_home(
         self, doc: Doc, key: str, change: Doc, remove: Iterable[str], *, tail: bool
     ) -> None:
-        """To the queue of another home, where it has another key. New first: never in none."""
+        """To the queue of another home, where it has another key."""
         old = doc["_id"]
         moved = _changed(doc, {**change, "_id": key}, remove, tail=tail)
-        self._writes += [InsertOne(moved), DeleteOne({"_id": old, "tk": doc.get("tk")})]
-        self._leaving.append((doc, moved))
+        self._writes += [InsertOne(moved), DeleteOne({"_id": old})]
         self._docs[key] = moved
         del self._docs[old]
 
-    def _finish(self, n: int, doc: Doc, queue: Known, move: Transition) -> None:
+    def _finish(self, doc: Doc, queue: Known, move: Transition) -> None:
         del self._docs[doc["_id"]]
         self._counts[queue.q].update(moved(1, Counter([doc.get("pt")]), doc["st"]))
         self._counts[queue.q][DONE] += 1
@@ -270,87 +258,33 @@ class Settling:
             if any(token != doc["tk"] for token, _ in ends):
                 row = logged_again(row)
             ends.append((doc["tk"], move.verb.value))
-        self._done.append((n, doc, row))
+        self._done.append((doc, row))
 
     def _write(self) -> None:
-        """All of it, as a part of the transaction."""
         messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
         if self._anew:
             keys = [doc["_id"] for doc in self._anew]
             messages.delete_many({"_id": {"$in": keys}}, session=self._session)
-            if insert(messages, self._anew, self._session):
+            if not insert(messages, self._anew, self._session):
                 raise Again
         if self._writes:
             messages.bulk_write(self._writes, ordered=True, session=self._session)
-        finish(messages, log, [(doc, row) for _, doc, row in self._done], self._session)
-
-    # Without transactions
-
-    def _alone(self, n: int, move: Transition) -> Settled:
-        """One move by itself, each of its writes comparing again what it relies on."""
-        before = {q: Counter(deltas) for q, deltas in self._counts.items()}
-        self._writes, self._done, self._leaving = [], [], []
-        answer = self._plan(n, move)
-        messages = self._db.get(MESSAGES)
-        fits = True
-        for doc, new in self._leaving:
-            fits = move_alone(messages, doc, new, self._now)
-        if self._writes and not self._leaving:
-            fits = bool(messages.bulk_write(self._writes).matched_count)
-        for _, doc, row in self._done:
-            fits = finish_alone(messages, self._db.get(LOG), doc, row)
-        if fits:
-            return answer
-        self._counts.clear()
-        self._counts.update(before)
-        return Settled.STALE
+        finish(messages, log, self._done, self._session)
 
 
 def finish(
     messages: Collection[Doc],
     log: Collection[Doc],
     done: Sequence[tuple[Doc, Doc | None]],
-    session: Session,
+    session: ClientSession,
 ) -> None:
     """Out of the queue and into the log, as a part of a transaction."""
     if not done:
         return
     messages.delete_many({"_id": {"$in": [doc["_id"] for doc, _ in done]}}, session=session)
     rows = [row for _, row in done if row is not None]
-    if rows and insert(log, rows, session):
+    if rows and not insert(log, rows, session):
         raise Again
-
-
-def finish_alone(
-    messages: Collection[Doc], log: Collection[Doc], doc: Doc, row: Doc | None
-) -> bool:
-    """First into the log, then out of the queue; if the lease was lost between, out of the log.
-
-    Whoever dies between leaves a log row with the token that the message is still held by: see
-    `MongoStore.overdue`.
-    """
-    new = False
-    if row is not None:
-        row, new = _note(log, row)
-    held = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
-    if messages.delete_one(held).deleted_count:
-        return True
-    # Gone: somebody finished it, and found this row in the log. There: it was not finished.
-    if row is not None and new and messages.find_one({"_id": doc["_id"]}, {"_id": 1}):
-        log.delete_one({"_id": row["_id"], "tk": doc["tk"]})
-    return False
-
-
-def _note(log: Collection[Doc], row: Doc) -> tuple[Doc, bool]:
-    """The row as the log has it now, and whether it is new. The same end of the same lease is noted
-    once; the plain key may belong to an earlier end of this id."""
-    noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
-    if noted.upserted_id is None:
-        held = log.find_one({"_id": row["_id"]}, {"tk": 1}) or {}
-        if held.get("tk") != row.get("tk"):
-            row = logged_again(row)
-            noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
-    return row, noted.upserted_id is not None
 
 
 def _fits(doc: Doc, move: Transition) -> bool:
@@ -384,10 +318,3 @@ def _edit(move: Transition, change: Doc, remove: list[str]) -> None:
         remove.append("ct")
     elif move.content_type is not None:
         change["ct"] = move.content_type
-
-
-def _guard(doc: Doc, move: Transition) -> Doc:
-    guard: Doc = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
-    if move.overdue_at is not None:
-        guard["dl"] = doc["dl"]
-    return guard

@@ -8,15 +8,15 @@ locked, for a minute, to everybody else. See docs/adr/0010.
 from __future__ import annotations
 
 import os
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from pymongo.client_session import ClientSession
 
-from holdfast.errors import QueueNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.errors import QueueNotFound, StoreCorrupt, StoreError
 from holdfast.model import clock
 from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
@@ -36,7 +36,6 @@ from holdfast.stores.contract import (
 from holdfast.stores.mongo import browse, leasing, records, upkeep
 from holdfast.stores.mongo.connections import (
     CONFLICT_S,
-    SOON,
     Conflict,
     Connections,
     Session,
@@ -45,30 +44,23 @@ from holdfast.stores.mongo.connections import (
 )
 from holdfast.stores.mongo.counting import Counting
 from holdfast.stores.mongo.counts import DONE, FIELDS, WOKEN, Counts, Deltas, moved, part_name
-from holdfast.stores.mongo.homes import go_on
 from holdfast.stores.mongo.layout import (
     CLAIMS,
     COUNTS,
     DELAYED,
     EVENTS,
-    INDEXES,
     LEASED,
     LOG,
     MESSAGES,
-    META,
     ODD,
     QUEUES,
     READY,
     RECORDS,
-    TASKS,
-    VERSION,
     Doc,
-    tasks,
 )
 from holdfast.stores.mongo.queues import Known, Queues, known_of, there
 from holdfast.stores.mongo.rows import (
     all_of,
-    base_of,
     id_of,
     key_of,
     log_key,
@@ -81,8 +73,9 @@ from holdfast.stores.mongo.rows import (
     write_log,
     write_message,
 )
+from holdfast.stores.mongo.schema import Schema
 from holdfast.stores.mongo.sessions import Sessions
-from holdfast.stores.mongo.settling import Again, Settling, finish, finish_alone
+from holdfast.stores.mongo.settling import Again, Settling, finish
 from holdfast.stores.mongo.url import Where, where
 from holdfast.stores.mongo.wake import EVENTS_KEPT, NEWS, Subscription, Wake
 from holdfast.stores.rows import first_of_each
@@ -126,49 +119,7 @@ class MongoStore:
         return self._waking[1]
 
     def migrate(self) -> None:
-        with self._db.translated():
-            meta = self._db.get(META)
-            found = meta.find_one({"_id": "schema"})
-            if found is None:
-                self._make()
-                mine = {"version": VERSION, "store": secrets.token_hex(8)}
-                found = upserted(meta, {"_id": "schema"}, {"$setOnInsert": mine})
-        stored = found.get("version")
-        version = 0
-        if isinstance(stored, int) and not isinstance(stored, bool):
-            version = int(stored)
-        if version > VERSION:
-            raise SchemaTooNew(
-                f"{self._where.shown} has layout {version}, this Holdfast knows {VERSION}: "
-                "pip install --upgrade holdfast"
-            )
-        if version <= 0 or not isinstance(found.get("store"), str):
-            raise StoreCorrupt(f"{self._where.shown}: {self._db.name(META)} is not Holdfast's")
-        if version < VERSION:
-            with self._db.translated():
-                self._upgrade()
-        self._db.store = found["store"]
-
-    def _upgrade(self) -> None:
-        """From 1. The next `tidy` counts what each partition has."""
-        self._make()
-        for doc in self._db.get(QUEUES).find({"partitions": {"$gt": 1}}):
-            gate = {"_id": f"{doc.get('qid')}/gate/0", "do": None}
-            self._db.get(COUNTS).update_one(gate, {"$set": {"do": "upgrade", "ds": 0}})
-        self._db.get(META).update_one({"_id": "schema"}, {"$max": {"version": VERSION}})
-
-    def _make(self) -> None:
-        """In several steps, each of which may be repeated. The write that then says that all is
-        there waits for them as well."""
-        database = self._db.client.get_database(self._where.database, write_concern=SOON)
-        for kind in (CLAIMS, RECORDS, EVENTS):
-            upkeep.make_collection(database, self._db.name(kind))
-        for kind, indexes in INDEXES.items():
-            self._db.get(kind, soon=True).create_indexes(indexes)
-        view = tasks(self._db.name(QUEUES), self._db.name(LOG))
-        upkeep.make_collection(
-            database, self._db.name(TASKS), viewOn=self._db.name(MESSAGES), pipeline=view
-        )
+        self._db.store = Schema(self._db, self._counting).migrate()
 
     def close(self) -> None:
         self._wake.stop()
@@ -220,7 +171,7 @@ class MongoStore:
         careful = within is not None
 
         def store(
-            session: Session, known: dict[str, Known | None]
+            session: ClientSession, known: dict[str, Known | None]
         ) -> tuple[list[Enqueued], dict[int, Deltas]]:
             queues = {name: there(name, queue) for name, queue in known.items()}
             receipts = self._db.get(RECORDS, session)
@@ -237,8 +188,6 @@ class MongoStore:
             inserted = iter(self._insert(new, careful, session))
             stored = [n not in done and next(inserted) for n in range(len(docs))]
             if receipt is not None:
-                # After the messages: on a standalone server a call may break off between, and is
-                # then repeated. Better twice than never.
                 records.note(receipts, "receipt", receipt, b"", now, session)
             counts: dict[int, Deltas] = {queue.q: Counter() for queue in queues.values()}
             come = Counter(
@@ -286,7 +235,7 @@ class MongoStore:
         known = [self._queues.look_up(name) for name in {home_of(queue), dlq_of(queue)}]
         return [each.q for each in known if each is not None]
 
-    def _insert(self, docs: list[Doc], careful: bool, session: Session) -> list[bool]:
+    def _insert(self, docs: list[Doc], careful: bool, session: ClientSession) -> list[bool]:
         """Whether each was new; of one id twice, the first is."""
         messages = self._db.get(MESSAGES, session)
         held: set[str] = set()
@@ -300,13 +249,9 @@ class MongoStore:
             if careful:
                 held.add(doc["_id"])
         new = [doc for doc, is_new in zip(docs, stored, strict=True) if is_new]
-        failed = set(insert(messages, new, session)) if new else set[int]()
-        if not failed:
-            return stored
-        if session is not None:  # which has ended the transaction
+        if new and not insert(messages, new, session):
             raise Again
-        at = iter(range(len(new)))
-        return [is_new and next(at) not in failed for is_new in stored]
+        return stored
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
@@ -495,7 +440,9 @@ class MongoStore:
         """How many there were that nobody else finished meanwhile."""
         careful = False
 
-        def work(session: Session, known: dict[str, Known | None]) -> tuple[int, dict[int, Deltas]]:
+        def work(
+            session: ClientSession, known: dict[str, Known | None]
+        ) -> tuple[int, dict[int, Deltas]]:
             q = there(queue, known[queue]).q
             messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
             held = list(
@@ -504,7 +451,7 @@ class MongoStore:
                 .limit(limit)
             )
             logged: set[str] = set()
-            if careful and session is not None:
+            if careful:
                 keys = [log_key(q, doc["_id"][-36:]) for doc in held]
                 found = log.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
                 logged = {doc["_id"] for doc in found}
@@ -515,10 +462,7 @@ class MongoStore:
                     row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
                     row = logged_again(row) if row["_id"] in logged else row
                 done.append((doc, row))
-            if session is None:
-                done = [pair for pair in done if finish_alone(messages, log, *pair)]
-            else:
-                finish(messages, log, done, session)
+            finish(messages, log, done, session)
             n, parts = len(done), Counter(doc.get("pt") for doc, _ in done)
             deltas = moved(n, parts, LEASED)
             deltas[DONE] = n
@@ -624,57 +568,8 @@ class MongoStore:
                 )
                 if not late:
                     return []
-                broken_off = [doc for doc in late if "mf" in doc]
-                if broken_off:
-                    self._go_on(queue, broken_off, now)
-                    late = [doc for doc in late if "mf" not in doc]
                 leases = self._readable(queue, late, read_lease, now)
-            if self._db.has_transactions:
-                return leases
-        return self._unfinished(queue, leases, now)
-
-    def _go_on(self, queue: str, docs: list[Doc], now: int) -> None:
-        """Moves from another home, on a standalone server, of somebody who died on the way."""
-
-        def work(_: Known) -> tuple[None, Deltas]:
-            deltas: Deltas = Counter()
-            for doc in docs:
-                deltas.update(go_on(self._db.get(MESSAGES), doc))
-            return None, deltas
-
-        self._counting.moving(self._queues.must_exist(queue), now, work)
-
-    def _unfinished(self, queue: str, leases: list[Lease], now: int) -> list[Lease]:
-        """Of a standalone server: those in the log were done, and only have to be taken out."""
-        known = self._queues.must_exist(queue)
-        with self._db.translated():
-            keys = {log_key(known.q, lease.id): lease for lease in leases}
-            for lease in leases:
-                keys[log_key(known.q, lease.id, base_of(lease.token, lease.id))] = lease
-            rows = self._db.get(LOG).find({"_id": {"$in": list(keys)}}, {"tk": 1})
-            done = {
-                keys[row["_id"]].id
-                for row in rows
-                if row["tk"] == base_of(keys[row["_id"]].token, keys[row["_id"]].id)
-            }
-        for lease in leases:
-            if lease.id in done:
-                held = {
-                    "_id": key_of(known.home, lease.id),
-                    "st": LEASED,
-                    "tk": base_of(lease.token, lease.id),
-                }
-
-                part = lease.message.partition
-
-                def drop(_: Known, held: Doc = held, part: int = part) -> tuple[None, Deltas]:
-                    n = self._db.get(MESSAGES).delete_one(held).deleted_count
-                    deltas = moved(n, Counter({part: n}), LEASED)
-                    deltas[DONE] = n
-                    return None, deltas
-
-                self._counting.moving(known, now, drop)
-        return [lease for lease in leases if lease.id not in done]
+        return leases
 
     def _readable(
         self, queue: str, docs: Iterable[Doc], read: Callable[[Doc, str], T], now: int
@@ -715,14 +610,11 @@ class MongoStore:
 
     def _end(self) -> int:
         """The end of every line: the last tick that the server gave."""
-        if self._db.has_transactions:
-            with self._db.client.start_session() as session:
-                self._db.database.command("ping", session=session)
-                if session.operation_time is not None:
-                    return number(session.operation_time)
-        now: Doc = {"$currentDate": {"at": {"$type": "timestamp"}}}
-        ticked = upserted(self._db.get(META, soon=True), {"_id": "tick"}, now)
-        return number(ticked["at"])
+        with self._db.client.start_session() as session:
+            self._db.database.command("ping", session=session)
+            if session.operation_time is not None:
+                return number(session.operation_time)
+        raise StoreError(f"{self._where.shown}: the server did not tell its time")
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
         known = self._queues.fresh(view.queue)
@@ -807,16 +699,16 @@ class MongoStore:
         unique = first_of_each(rows)
 
         def write(
-            session: Session, known: dict[str, Known | None]
+            session: ClientSession, known: dict[str, Known | None]
         ) -> tuple[int, dict[int, Deltas]]:
             found = there(queue, known[queue])
             log = self._db.get(LOG, session)
             new = self._not_logged(
                 [write_finished(row, found.home, found.q, now) for row in unique], session
             )
-            failed = insert(log, new, session) if new else []
-            n = len(new) - len(failed)
-            return n, {found.q: Counter({DONE: n})}
+            if new and not insert(log, new, session):
+                raise Again
+            return len(new), {found.q: Counter({DONE: len(new)})}
 
         return self._counting.run([queue], now, write)
 

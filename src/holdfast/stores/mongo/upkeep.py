@@ -16,7 +16,6 @@ from holdfast.model.message import PRIORITY_MAX
 from holdfast.stores.contract import Cut
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.layout import (
-    COUNTS,
     DELAYED,
     LEASED,
     LOG,
@@ -63,10 +62,7 @@ def drop_all(db: Connections, q: int) -> int:
 def bury(db: Connections) -> None:
     meta = db.get(META)
     for grave in list(meta.find({"_id": {"$gte": "gone/", "$lt": "gone0"}})):
-        # On a standalone server whoever deletes may die before the queue is gone: then it lives.
-        if db.get(QUEUES).find_one({"qid": grave["q"]}, {"_id": 1}) is None:
-            db.get(COUNTS).delete_many({"q": grave["q"]})
-            drop_all(db, grave["q"])
+        drop_all(db, grave["q"])
         if clock.wall_ms() - grave["on"] > GRAVE_MS:
             meta.delete_one({"_id": grave["_id"]})
 

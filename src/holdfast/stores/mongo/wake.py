@@ -49,13 +49,12 @@ class Wake:
     def watch(self, topics: Iterable[int]) -> dict[int, int]:
         """Start to listen; what is told from now on ends a `wait` for what this returns."""
         self._asked = clock.monotonic()
-        if self._db.has_transactions:
-            with self._news:
-                if self._thread is None and not self._stopped.is_set():
-                    self._thread = threading.Thread(
-                        target=self._listen_loop, name="holdfast-listen", daemon=True
-                    )
-                    self._thread.start()
+        with self._news:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(
+                    target=self._listen_loop, name="holdfast-listen", daemon=True
+                )
+                self._thread.start()
         return {topic: self._told[topic] for topic in (ALL, *topics)}
 
     def wait(self, seen: dict[int, int], timeout: float) -> bool:
