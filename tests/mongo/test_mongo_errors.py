@@ -30,7 +30,7 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast.stores.contract import LeaseAsk
-from holdfast.stores.mongo import store
+from holdfast.stores.mongo import settling
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import FAST, HOST, MongoServer, running, with_database
@@ -520,7 +520,7 @@ def test_what_cannot_be_cut_waits_until_a_slow_rival_lets_go(
     ready: int,
     done: int,
 ) -> None:
-    monkeypatch.setattr(store, "CONFLICT_S", 0.0)
+    monkeypatch.setattr(settling, "CONFLICT_S", 0.0)
     with holdfast.connect(mongo_url) as hf, ThreadPoolExecutor(1) as threads:
         queue, now = hf.queue("orders"), hf.context.clock.now()
         queue.enqueue_many(range(2))

@@ -113,7 +113,7 @@ class Counting:
         """One that turns out to be gone is None in `known` then."""
         qs = [queue.q for queue in known.values() if queue is not None]
         with self._db.translated():
-            slots = self._counts.take_all(qs, now)
+            slots = self._counts.take(qs, now)
         for name, queue in known.items():
             if queue is not None and slots[queue.q] is None:
                 known[name] = None
@@ -123,7 +123,7 @@ class Counting:
     def _mark(self, slots: Slots, q: int, call: str, now: int, ahead: Deltas) -> None:
         """Mark the queue's slot, or another one where a call that broke off has left its mark."""
         while not self._counts.mark(slots[q], call, now, ahead):
-            fresh = self._counts.take(q, now)
+            fresh = self._counts.take([q], now)[q]
             if fresh is None:
                 raise Gone(slots[q])
             slots[q] = fresh

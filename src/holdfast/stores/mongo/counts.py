@@ -89,14 +89,27 @@ class Counts:
         self._free: dict[int, deque[Slot]] = {}
         self._made: Counter[int] = Counter()
 
-    def take(self, q: int, now: int) -> Slot | None:
-        """A slot for one call; None if the queue is gone."""
+    def take(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
+        """A slot of each queue for one call; None for a queue that is gone. Slots that have to be
+        made are made in one transaction."""
+        found: dict[int, Slot | None] = {}
+        made: list[Slot] = []
         with self._lock:
             self._mine()
-            if self._free[q]:
-                return self._free[q].pop()
-            slot = self._new(q)
-        return slot if self._open(slot, now) else None
+            for q in qs:
+                if self._free[q]:
+                    found[q] = self._free[q].pop()
+                else:
+                    made.append(self._new(q))
+        if made and self._open(made, now):
+            found.update((slot.q, slot) for slot in made)
+        else:  # a queue is gone
+            found.update((slot.q, slot if self._open([slot], now) else None) for slot in made)
+        return found
+
+    def give(self, slot: Slot) -> None:
+        if "/gate/" not in slot.id and slot.id.split("/")[1] == self._process:
+            self._free[slot.q].append(slot)
 
     def _mine(self) -> None:
         """A process that was forked off has slots of its own."""
@@ -109,43 +122,12 @@ class Counts:
         session = self._db.client.start_session()
         return Slot(q, f"{q}/{self._process}/{self._made[q]}", session)
 
-    def take_all(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
-        """The same for many queues; the slots that have to be made are made in one transaction."""
-        found: dict[int, Slot | None] = {}
-        made: list[Slot] = []
-        with self._lock:
-            self._mine()
-            for q in qs:
-                if self._free[q]:
-                    found[q] = self._free[q].pop()
-                else:
-                    made.append(self._new(q))
-        if made and self._open_all(made, now):
-            found.update((slot.q, slot) for slot in made)
-        else:  # a queue is gone
-            found.update((slot.q, slot if self._open(slot, now) else None) for slot in made)
-        return found
-
-    def give(self, slot: Slot) -> None:
-        if "/gate/" not in slot.id and slot.id.split("/")[1] == self._process:
-            self._free[slot.q].append(slot)
-
-    def _open(self, slot: Slot, now: int) -> bool:
-        def make(session: Session) -> bool:
-            # By any of the gates: if this process died here, the queue's own document would stay
-            # locked, for a minute, to everybody else who opens one.
-            counts, gate = self._db.get(COUNTS, session), {"_id": self.gate(slot.q).id}
-            there = counts.update_one(gate, {"$inc": {"f": 1}}, session=session)
-            if there.matched_count:
-                counts.insert_one(_doc(slot, now), session=session)
-            return bool(there.matched_count)
-
-        return self._db.tx(make)
-
-    def _open_all(self, slots: list[Slot], now: int) -> bool:
+    def _open(self, slots: list[Slot], now: int) -> bool:
         """False: nothing was made, as one of the queues is gone."""
 
         def make(session: Session) -> bool:
+            # By any of the gates: if this process died here, the queue's own document would stay
+            # locked, for a minute, to everybody else who opens one.
             counts = self._db.get(COUNTS, session)
             gates = [self.gate(slot.q).id for slot in slots]
             there = counts.update_many({"_id": {"$in": gates}}, {"$inc": {"f": 1}}, session=session)

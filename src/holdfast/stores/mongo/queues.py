@@ -29,6 +29,10 @@ SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
 
+LATE_S = 2.0
+"""How much longer than others a lease from many queues remembers where they are: whether one of
+them is paused, or gone, it reads when it takes something."""
+
 
 class Known(msgspec.Struct, frozen=True):
     """A queue as it was last looked up."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bson import Timestamp
@@ -15,13 +16,15 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
 from holdfast.model import clock
-from holdfast.model.message import PRIORITY_MAX
-from holdfast.model.moves import Settled, Target, Transition
+from holdfast.model.message import PRIORITY_MAX, Status
+from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
-from holdfast.stores.mongo.connections import Connections, insert
+from holdfast.stores.mongo.connections import CONFLICT_S, Conflict, Connections, insert
+from holdfast.stores.mongo.counting import Changed, Counting
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
-from holdfast.stores.mongo.queues import Known
+from holdfast.stores.mongo.leasing import Remembered
+from holdfast.stores.mongo.queues import Known, Queues, there
 from holdfast.stores.mongo.rows import (
     TICK,
     base_of,
@@ -31,8 +34,13 @@ from holdfast.stores.mongo.rows import (
     number,
     write_log,
 )
+from holdfast.stores.mongo.sessions import Sessions
 from holdfast.stores.rows import write_history
 
+STEP = 1000
+"""Messages that one step of `finish` takes."""
+APART_S = 0.02
+"""How long a part of a batch, some of which is locked, makes way for others."""
 SMALL_BYTES = 8192
 """Of a payload: a message that goes to another queue with one is written anew, not changed."""
 
@@ -62,7 +70,7 @@ class Settling:
 
     def work(
         self, session: ClientSession, known: dict[str, Known | None]
-    ) -> tuple[list[Settled], dict[int, Deltas]]:
+    ) -> Changed[list[Settled]]:
         self._session = session
         self._known = known
         self._counts: dict[int, Deltas] = defaultdict(Counter)
@@ -84,7 +92,7 @@ class Settling:
         pairs = zip(known, docs, strict=True)
         return all(queue is not None and queue.q == doc["q"] for queue, doc in pairs)
 
-    def _finish_all(self, docs: list[Doc]) -> tuple[list[Settled], dict[int, Deltas]]:
+    def _finish_all(self, docs: list[Doc]) -> Changed[list[Settled]]:
         """Acks, without reading anything: what is not held any more is not deleted."""
         messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
         by_token: dict[str, list[str]] = defaultdict(list)
@@ -270,6 +278,145 @@ class Settling:
         if self._writes:
             messages.bulk_write(self._writes, ordered=True, session=self._session)
         finish(messages, log, self._done, self._session)
+
+
+class Settlements:
+    """Settles batches, and ends what a durable batch name holds."""
+
+    def __init__(
+        self, db: Connections, queues: Queues, counting: Counting, remembered: Remembered
+    ) -> None:
+        self._db = db
+        self._queues = queues
+        self._counting = counting
+        self._remembered = remembered
+        self._sessions = Sessions(db)
+
+    def settle(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
+        can_cut = len(moves) > 1 or moves[0].overdue_at is not None
+        patience = CONFLICT_S if can_cut else None
+        try:
+            careful = within is not None
+            return self._settle(moves, now, within, careful=careful, patience=patience)
+        except Conflict as error:
+            until = clock.monotonic() + self._db.where.timeout
+            return self._settle_late(moves, now) or self._settle_apart(moves, now, until, error)
+
+    def _settle_late(self, moves: Sequence[Transition], now: int) -> list[Settled] | None:
+        """Of a sweep that met a transaction: end it if its process seems to have died in it."""
+        late = {move.queue for move in moves if move.overdue_at is not None}
+        known = [queue.q for name in late if (queue := self._queues.look_up(name))]
+        if not known or not self._sessions.end_abandoned(known):
+            return None
+        with suppress(Conflict):
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
+        return None
+
+    def _settle(
+        self,
+        moves: Sequence[Transition],
+        now: int,
+        within: Any,
+        *,
+        careful: bool,
+        patience: float | None,
+    ) -> list[Settled]:
+        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        while True:
+            remembered = None if careful else self._of_this_process(moves)
+            settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
+            try:
+                return self._counting.run(names, now, settling.work, within, patience=patience)
+            except Again:
+                if careful:
+                    raise
+                careful = True
+
+    def _of_this_process(self, moves: Sequence[Transition]) -> list[Doc] | None:
+        """The documents of a batch that this process leased and now acks, if it is no more."""
+        found = self._remembered.take(moves)
+        plain = all(
+            move.target is Target.DONE and move.history is None and move.overdue_at is None
+            for move in moves
+        )
+        return found if plain and len(found) == len(moves) else None
+
+    def _settle_apart(
+        self, moves: Sequence[Transition], now: int, until: float, error: Conflict
+    ) -> list[Settled]:
+        """Some of these are locked, by somebody who died with them: the others need not wait."""
+        if len(moves) == 1 and moves[0].overdue_at is not None:
+            return [Settled.STALE]  # a sweep: whoever settles it may still come through
+        if len(moves) == 1 or clock.monotonic() > until:
+            raise error
+        answers: list[Settled] = []
+        half, failed = len(moves) // 2, None
+        for part in (moves[:half], moves[half:]):
+            try:
+                answers += self._settle_part(part, now, until)
+            except Conflict as conflict:
+                failed = conflict
+        if failed is not None:  # who repeats the call learns what became of each
+            raise failed
+        return answers
+
+    def _settle_part(self, moves: Sequence[Transition], now: int, until: float) -> list[Settled]:
+        try:
+            # At once: that they are held by somebody was seen for a second already.
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
+        except Conflict as error:
+            return self._settle_apart(moves, now, until, error)
+
+    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        self._queues.must_exist(queue)
+        done = 0
+        while done < limit:
+            if not self._is_held(queue, batch):
+                break
+            done += self._finish(queue, batch, min(STEP, limit - done), now, status)
+        return done
+
+    def _is_held(self, queue: str, batch: str) -> bool:
+        """Before a transaction is begun: readers ask again and again, and may be killed in one."""
+        held: Doc = {"ba": batch, "q": self._queues.must_exist(queue).q, "st": LEASED}
+        with self._db.translated():
+            return self._db.get(MESSAGES).find_one(held, {"_id": 1}) is not None
+
+    def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        """How many there were that nobody else finished meanwhile."""
+        careful = False
+
+        def work(session: ClientSession, known: dict[str, Known | None]) -> Changed[int]:
+            q = there(queue, known[queue]).q
+            messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
+            held = list(
+                messages.find({"ba": batch, "q": q, "st": LEASED}, session=session)
+                .sort("_id", 1)
+                .limit(limit)
+            )
+            logged: set[str] = set()
+            if careful:
+                keys = [log_key(q, doc["_id"][-36:]) for doc in held]
+                found = log.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
+                logged = {doc["_id"] for doc in found}
+            done: list[tuple[Doc, Doc | None]] = []
+            for doc in held:
+                row = None
+                if status is not None:
+                    row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
+                    row = logged_again(row) if row["_id"] in logged else row
+                done.append((doc, row))
+            finish(messages, log, done, session)
+            n, parts = len(done), Counter(doc.get("pt") for doc, _ in done)
+            deltas = moved(n, parts, LEASED)
+            deltas[DONE] = n
+            return n, {q: deltas}
+
+        try:
+            return self._counting.run([queue], now, work)
+        except Again:
+            careful = True
+            return self._counting.run([queue], now, work)
 
 
 def finish(
