@@ -19,7 +19,7 @@ from holdfast.stores.mongo.leasing import PENDING_S, TRIES, Leasing
 from holdfast.stores.mongo.queues import LATE_S, Known, Queues
 
 STEP = 1000
-"""Messages that one step of `hold` takes."""
+"""Messages that one step of `reserve` takes."""
 HEADS_MAX = 100
 """Queues whose heads are read at once."""
 
@@ -106,7 +106,7 @@ class Consuming:
                 )
         return leases, met
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def reserve(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             part = msgspec.structs.replace(ask, limit=min(STEP, ask.limit - held))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from holdfast.errors import QueueNotFound, StoreCorrupt, StoreError
 from holdfast.model import clock
-from holdfast.model.message import Lease, Message, dlq_of, home_of, is_dlq
+from holdfast.model.message import Lease, dlq_of, is_dlq
 from holdfast.model.moves import State
 from holdfast.model.queues import Depth
 from holdfast.stores import page_of, read_cursor
-from holdfast.stores.contract import Page, QueueStats, View
+from holdfast.stores.base import last_of_each
+from holdfast.stores.contract import Entry, Page, QueueStats, View
 from holdfast.stores.mongo import browse, upkeep
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.counting import Counting
@@ -19,10 +21,12 @@ from holdfast.stores.mongo.counts import DONE, FIELDS, Counts, part_name
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, ODD, QUEUES, READY, Doc
 from holdfast.stores.mongo.leasing import Leasing
 from holdfast.stores.mongo.queues import Known, Queues, known_of
-from holdfast.stores.mongo.rows import key_of, number, read_lease, read_message
+from holdfast.stores.mongo.rows import all_of, key_of, number, q_of, read_lease
 
 STEP = 1000
 """Ids that one read names."""
+LOOKED_UP = 100
+"""Ids that one question to the log names."""
 
 T = TypeVar("T")
 
@@ -71,7 +75,7 @@ class Looking:
                 self._counting.moving(known, now, lambda _, doc=doc: self._leasing.set_aside([doc]))
         return good
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         known = self._queues.must_exist(queue)
         with self._db.translated():
             asked: Doc = {"ba": batch, "q": known.q, "st": LEASED}
@@ -85,7 +89,7 @@ class Looking:
                 leases = self._readable(queue, found, read_lease, clock.wall_ms())
             return leases
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor, known = read_cursor(after), self._queues.fresh(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
@@ -108,20 +112,26 @@ class Looking:
             n = browse.count(at, view, known.q, now)
             return browse.split(at, view, known.q, known.spec.partitions, parts, now, n)
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        home = self._queues.must_exist(queue).home
-        names = {
-            known.q: name
-            for name in (home_of(queue), dlq_of(queue))
-            if (known := self._queues.look_up(name))
-        }
+    def held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        home, names = self._queues.must_exist(queue).home, self._queues.with_dlq(queue)
         docs: list[Doc] = []
         with self._db.translated():
             for start in range(0, len(ids), STEP):
                 keys = [key_of(home, id) for id in ids[start : start + STEP]]
                 docs += self._db.get(MESSAGES).find({"_id": {"$in": keys}})
         there = [doc for doc in docs if doc.get("q") in names and doc.get("st") != ODD]
-        return [read_message(doc, names[doc["q"]]) for doc in there]
+        return [browse.found(doc, names[doc["q"]]) for doc in there]
+
+    def logged(self, queue: str, ids: Sequence[str]) -> dict[str, Entry]:
+        names, rows = self._queues.with_dlq(queue), list[Entry]()
+        with self._db.translated():
+            for start in range(0, len(ids), LOOKED_UP):
+                some = ids[start : start + LOOKED_UP]
+                asked = [{"_id": all_of(q, id)} for id in some for q in names]
+                for doc in self._db.get(LOG).find({"$or": asked}):
+                    with suppress(StoreCorrupt):  # see `holdfast doctor`
+                        rows.append(browse.logged(doc, names[q_of(doc["_id"])]))
+        return last_of_each(rows)
 
     def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         with self._db.translated():

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import QueueNotFound, StoreCorrupt
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, home_of, is_dlq
+from holdfast.model.message import DLQ_SUFFIX, dlq_of, home_of, is_dlq
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.stores.mongo.connections import Connections, Session, upserted
@@ -86,6 +86,14 @@ class Queues:
         """Also with the partitions that somebody has added just now."""
         self._known.pop(name, None)
         return self.must_exist(name)
+
+    def with_dlq(self, name: str) -> dict[int, str]:
+        """A queue and its dead-letter queue, by their numbers."""
+        return {
+            known.q: each
+            for each in (home_of(name), dlq_of(name))
+            if (known := self.look_up(each)) is not None
+        }
 
     def remembered(self, name: str) -> Known | None:
         return self._known.get(name)

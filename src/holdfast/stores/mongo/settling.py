@@ -19,6 +19,7 @@ from holdfast.model import clock
 from holdfast.model.message import PRIORITY_MAX, Status
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
+from holdfast.stores.contract import BatchEnd
 from holdfast.stores.mongo.connections import CONFLICT_S, Conflict, Connections, insert
 from holdfast.stores.mongo.counting import Changed, Counting
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
@@ -38,7 +39,7 @@ from holdfast.stores.mongo.sessions import Sessions
 from holdfast.stores.rows import write_history
 
 STEP = 1000
-"""Messages that one step of `finish` takes."""
+"""Messages that one step of `end_batch` takes."""
 APART_S = 0.02
 """How long a part of a batch, some of which is locked, makes way for others."""
 SMALL_BYTES = 8192
@@ -367,13 +368,14 @@ class Settlements:
         except Conflict as error:
             return self._settle_apart(moves, now, until, error)
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        self._queues.must_exist(queue)
+    def end_batch(self, end: BatchEnd, now: int) -> int:
+        self._queues.must_exist(end.queue)
         done = 0
-        while done < limit:
-            if not self._is_held(queue, batch):
+        while done < end.limit:
+            if not self._is_held(end.queue, end.batch):
                 break
-            done += self._finish(queue, batch, min(STEP, limit - done), now, status)
+            step = min(STEP, end.limit - done)
+            done += self._finish(end.queue, end.batch, step, now, end.status)
         return done
 
     def _is_held(self, queue: str, batch: str) -> bool:

@@ -11,12 +11,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.model.message import Finished, Lease, Message, Status
+from holdfast.model.message import Finished, Lease, Message
 from holdfast.model.moves import Enqueued, Settled, Transition
 from holdfast.model.queues import Depth, QueueSpec
+from holdfast.stores.base import StoreBase
 from holdfast.stores.contract import (
+    BatchEnd,
     Claim,
     Cut,
+    Entry,
     Event,
     LeaseAsk,
     Page,
@@ -46,7 +49,7 @@ def open_url(url: str) -> MongoStore:
     return MongoStore(where(url))
 
 
-class MongoStore:
+class MongoStore(StoreBase):
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
@@ -89,11 +92,13 @@ class MongoStore:
         self._tell(spec.name for spec in specs)
         return done
 
-    def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._queues.look_up(name)
-        return known.spec if known else None
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            known = self._queues.look_up_all(names) if len(names) > 1 else None
+            found = known.values() if known else [self._queues.look_up(name) for name in names]
+            return [each.spec for each in found if each is not None]
         if overdue is None:
             return self._queues.all()
         with self._db.translated():
@@ -126,16 +131,16 @@ class MongoStore:
             self._tell({message.queue for message in messages})
         return stored
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         return self._consuming.lease(ask, now)
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
-        return self._consuming.hold(ask, now)
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
+        return self._consuming.reserve(ask, now)
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        return self._settlements.finish(queue, batch, limit, now, status)
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        return self._settlements.end_batch(end, now)
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         answers = self._settlements.settle(moves, now, within)
@@ -146,33 +151,36 @@ class MongoStore:
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         return self._storing.restore(queue, rows, now) if rows else 0
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         return self._dropping.purge(queue, limit, self.time())
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         return self._dropping.trim(cuts)
 
     # Looking
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         return self._looking.overdue(queue, now, limit)
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
-        return self._looking.leased(queue, batch, after, limit)
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        return self._looking.batch(queue, batch, after, limit)
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        return self._looking.browse(view, after, limit, now)
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        return self._looking.page(view, after, limit, now)
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
         return self._looking.split(view, parts, now)
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        return self._looking.get(queue, ids)
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        return self._looking.held(queue, ids)
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        return self._looking.logged(queue, ids)
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         return self._looking.stats(queues, now)
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         return self._looking.depths(queue, now)
 
     def wait(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymongo.client_session import ClientSession
 
-from holdfast.model.message import Finished, Message, dlq_of, home_of
+from holdfast.model.message import Finished, Message
 from holdfast.model.moves import Enqueued
 from holdfast.stores.mongo import records
 from holdfast.stores.mongo.connections import Connections, insert
@@ -93,7 +93,9 @@ class Storing:
         """Those of the messages that the logs of their queues or dead letters have since then."""
         found: set[int] = set()
         log, asked = self._db.get(LOG, session), list(since)
-        logs = {name: self._logs(name) for name in {messages[n].queue for n in asked}}
+        logs = {
+            name: list(self._queues.with_dlq(name)) for name in {messages[n].queue for n in asked}
+        }
         for start in range(0, len(asked), LOOKED_UP):
             some = asked[start : start + LOOKED_UP]
             ranges = [
@@ -107,11 +109,6 @@ class Storing:
                 n for n in some for q in logs[messages[n].queue] if (q, messages[n].id) in ended
             }
         return found
-
-    def _logs(self, queue: str) -> list[int]:
-        """The numbers of a queue and of its dead-letter queue."""
-        known = [self._queues.look_up(name) for name in {home_of(queue), dlq_of(queue)}]
-        return [each.q for each in known if each is not None]
 
     def _insert(self, docs: list[Doc], careful: bool, session: ClientSession) -> list[bool]:
         """Whether each was new; of one id twice, the first is."""
