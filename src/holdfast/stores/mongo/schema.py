@@ -1,7 +1,7 @@
-"""Makes the collections, and brings those of an older version up to date.
+"""Makes the collections, and upgrades those of an older version.
 
-Every step may be repeated, and two processes may run it at once. What says that all is done is
-written last.
+Every step may be repeated, and two processes may run it at once. The document that says that all
+is done is written last.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Schema:
         self._counting = counting
 
     def migrate(self) -> str:
-        """What the store calls itself."""
+        """Make or upgrade the collections; returns the name that the store gave itself."""
         shown = self._db.where.shown
         with self._db.translated():
             self._db.check_server()
@@ -92,12 +92,12 @@ class Schema:
             self._db.get(COUNTS).update_one(gate, {"$set": {"do": "upgrade", "ds": 0}})
         self._db.get(META).update_one({"_id": "schema"}, {"$max": {"version": VERSION}})
 
-    # What older versions, without transactions on a standalone server, may have left
+    # Older versions also worked on standalone servers, which have no transactions.
 
     def _end_what_broke_off(self) -> None:
-        """End what processes began that were killed between two writes that belong together."""
+        """Finish calls whose process was killed between two writes that belong together."""
         names = {doc["qid"]: doc["_id"] for doc in self._db.get(QUEUES).find({}, {"qid": 1})}
-        graves = [f"gone/{q}" for q in names]  # a queue that was to be deleted, and was not
+        graves = [f"gone/{q}" for q in names]  # deletions that did not get as far as the queue
         self._db.get(META).delete_many({"_id": {"$in": graves}})
         for q, name in names.items():
             for docs in self._leased(q):
@@ -118,7 +118,7 @@ class Schema:
             last = docs[-1]["_id"]
 
     def _take_out_what_is_done(self, name: str, docs: list[Doc]) -> None:
-        """It is in the log, with the token that it is still held by."""
+        """Delete messages that are in the log, with the token that they are still leased by."""
         ends: dict[str, Doc] = {}
         for doc in docs:
             id = doc["_id"].partition("/")[2]
@@ -129,16 +129,16 @@ class Schema:
                 self._end(name, doc, None, Counter({DONE: 1}))
 
     def _end_move(self, name: str, doc: Doc) -> None:
-        """A message on its way to another home: it is taken out if the old one is still there,
-        else it comes into its line."""
+        """Finish the move of a message to another home: delete it here if the old one is still
+        there, else put it in line."""
         messages, move = self._db.get(MESSAGES), doc["mf"]
         old = messages.find_one({"_id": move.get("of")}, {"sq": 1})
-        is_here = old is None or old.get("sq") != doc.get("sq")  # another: a new one with its id
+        is_here = old is None or old.get("sq") != doc.get("sq")  # a new message may have its id
         self._end(name, doc, move.get("st") if is_here else None, Counter())
         messages.update_one({"_id": move.get("of"), "mo": doc["tk"]}, {"$unset": {"mo": ""}})
 
     def _end(self, name: str, doc: Doc, to: int | None, counted: Deltas) -> None:
-        """It is leased no more: gone, or in line."""
+        """End the lease: delete the message, or give it the state `to`."""
         held = {"_id": doc["_id"], "tk": doc["tk"], "st": LEASED}
 
         def work(session: ClientSession, _: dict[str, Known | None]) -> Changed[None]:

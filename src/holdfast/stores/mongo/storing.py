@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,23 +69,15 @@ class Storing:
             stored = [n not in done and next(inserted) for n in range(len(docs))]
             if receipt is not None:
                 records.note(receipts, "receipt", receipt, b"", now, session)
-            counts: dict[int, Deltas] = {queue.q: Counter() for queue in queues.values()}
-            come = Counter(
-                (doc["q"], doc["st"], doc["pt"])
-                for doc, new in zip(docs, stored, strict=True)
-                if new
-            )
-            for (q, state, part), n in come.items():
-                counts[q].update(moved(n, Counter({part: n}), to=state))
-                counts[q][WOKEN] = 1
-            return [Enqueued.STORED if new else Enqueued.HELD for new in stored], counts
+            come = [doc for doc, is_new in zip(docs, stored, strict=True) if is_new]
+            answers = [Enqueued.STORED if is_new else Enqueued.HELD for is_new in stored]
+            return answers, _counted(come)
 
         try:
-            answers = self._counting.run(names, now, store, within)
+            return self._counting.run(names, now, store, within)
         except Again:
             careful = True
-            answers = self._counting.run(names, now, store, within)
-        return answers
+            return self._counting.run(names, now, store, within)
 
     def _finished(
         self, messages: Sequence[Message], since: Mapping[int, int], session: ClientSession
@@ -162,3 +154,12 @@ class Storing:
                 ends[row["_id"]] = row["fa"]
                 new.append(row)
         return new
+
+
+def _counted(docs: list[Doc]) -> dict[int, Deltas]:
+    """How the counts of queues change by new messages."""
+    counts: dict[int, Deltas] = defaultdict(Counter)
+    for (q, state, part), n in Counter((doc["q"], doc["st"], doc["pt"]) for doc in docs).items():
+        counts[q].update(moved(n, Counter({part: n}), to=state))
+        counts[q][WOKEN] = 1
+    return counts
