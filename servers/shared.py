@@ -24,7 +24,6 @@ KINDS: dict[str, Callable[[], Any]] = {
     "redis": lambda: redis.RedisServer(settings=redis.EVERYSEC),
     "redis-cluster": redis.RedisCluster,
     "mongo": lambda: mongo.MongoServer(NO_HISTORY, options=mongo.FAST),
-    "mongo-standalone": lambda: mongo.MongoServer(NO_HISTORY, set_name=None, options=mongo.FAST),
 }
 YOURS = {
     "postgres": postgres.URL_VARIABLE,

@@ -30,6 +30,7 @@ from holdfast.rules.lifecycle import redriven
 from holdfast.rules.outcome import Outcome
 from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk
 from holdfast.stores.mongo import MongoStore
+from holdfast.stores.mongo.rows import write_log
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock
 
@@ -196,6 +197,24 @@ def repairing(hf: Holdfast, queue: Queue, clock: ManualClock) -> Prepared:
     return lambda: hf.store.tidy(clock.now(), log_before=None)
 
 
+def upgrading(hf: Holdfast, queue: Queue) -> Prepared:
+    """What a process left on a standalone server that died between two writes: some are in the log
+    and still leased, the others half moved to another queue."""
+    done, moved = leased(queue)[:2], queue.name
+    there = hf.store._queues.must_exist(hf.queue(f"{moved}-to").name)
+    messages, log = hf.store._db.get("messages"), hf.store._db.get("log")
+    counts, now = hf.store._db.get("counts"), hf.context.clock.now()
+    for doc in list(messages.find({"q": hf.store._queues.must_exist(moved).q})):
+        if doc["_id"].endswith((done[0].id, done[1].id)):
+            log.insert_one(write_log(doc, now, "COMPLETED", "ack", now))
+            continue
+        key, of = f"{there.home}/{doc['_id'][-36:]}", {"of": doc["_id"], "st": 0}
+        messages.insert_one({**doc, "_id": key, "q": there.q, "tk": "move", "mf": of})
+        counts.update_one({"_id": f"{there.q}/gate/0"}, {"$inc": {"l": 1}})
+    hf.store._db.get("meta").update_one({"_id": "schema"}, {"$unset": {"whole": ""}})
+    return hf.store.migrate
+
+
 ACTIONS: dict[str, Callable[[Holdfast, Queue, ManualClock], Prepared]] = {
     "enqueue": lambda hf, queue, clock: lambda: queue.enqueue_many(batch(queue)),
     "lease": lambda hf, queue, clock: leasing(queue),
@@ -219,6 +238,7 @@ ACTIONS: dict[str, Callable[[Holdfast, Queue, ManualClock], Prepared]] = {
     "delete": lambda hf, queue, clock: deleting(queue),
     "fold": folding,
     "repair": repairing,
+    "upgrade": lambda hf, queue, clock: upgrading(hf, queue),
 }
 
 

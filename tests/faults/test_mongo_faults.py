@@ -151,9 +151,10 @@ def test_a_killed_server_comes_back_with_every_message_in_its_state(
     place.check_counts(hf, place.look())
 
 
-def test_transactions_are_used_behind_a_direct_connection(place: MongoPlace, proxy: Proxy) -> None:
+def test_a_direct_connection_to_a_replica_set_is_accepted(place: MongoPlace, proxy: Proxy) -> None:
     with holdfast.connect(place.url_at(proxy.port)) as hf:
-        assert hf.store._db.has_transactions
+        hf.queue("orders").enqueue_many(range(3))
+        assert len(hf.queue("orders").lease(3)) == 3
 
 
 # Cut in the middle of a call
@@ -522,114 +523,6 @@ def test_a_gate_that_nobody_used_for_long_stays(place: MongoPlace, hf: Holdfast)
         hf.store.tidy(hf.context.clock.now() + hours * 3_600_000, log_before=None)
         assert place.get("counts").count_documents(gates) == before
         assert orders.stats().ready == hours * 10
-
-
-# Without transactions: others come in between
-
-
-@pytest.fixture
-def alone(
-    tmp_path: Path, clock: ManualClock, mongo_standalone_url: str
-) -> Iterator[tuple[MongoPlace, Holdfast]]:
-    """On a standalone server."""
-    place = MongoPlace(mongo_standalone_url, tmp_path / "ledger")
-    with holdfast.connect(place.url, clock=clock, ack_timeout=60) as hf:
-        hf.queue("orders")
-        yield place, hf
-    place.close()
-
-
-class Before:
-    """A collection, but for what somebody else does before one kind of call."""
-
-    def __init__(self, at: Any, call: str, act: Callable[[], object]) -> None:
-        self._at, self._call, self._act = at, call, act
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._at, name)
-        if name != self._call:
-            return found
-
-        def after(*args: Any, **options: Any) -> Any:
-            act, self._act = self._act, lambda: None
-            act()
-            return found(*args, **options)
-
-        return after
-
-
-def before(
-    monkeypatch: pytest.MonkeyPatch, hf: Holdfast, kind: str, call: str, act: Callable[[], object]
-) -> None:
-    """Once: somebody else acts before this handle does that to a collection."""
-    get, acted = hf.store._db.get, list[object]()
-
-    def once() -> None:
-        if not acted:
-            acted.append(1)
-            act()
-
-    def wrapped(of: str, *args: Any, **options: Any) -> Any:
-        found = get(of, *args, **options)
-        return Before(found, call, once) if of == kind else found
-
-    monkeypatch.setattr(hf.store._db, "get", wrapped)
-
-
-@pytest.mark.promise("LIFE-12")
-def test_a_repair_without_transactions_sees_who_comes_in_between(
-    alone: tuple[MongoPlace, Holdfast], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the counts were read, and the messages were not."""
-    place, hf = alone
-    hf.queue("orders").enqueue_many(range(30))
-    slot = place.get("counts").find_one({"u": {"$gt": 0}})
-    died = {"do": "somebody", "ds": clock.now()}
-    place.get("counts").update_one({"_id": slot["_id"]}, {"$set": died})
-    clock.advance(STALE_MS / 1000)
-    with holdfast.connect(place.url, clock=clock) as other:
-        act = lambda: other.queue("orders").lease(10)  # noqa: E731
-        before(monkeypatch, hf, "messages", "aggregate", act)
-        for _ in range(2):
-            hf.store.tidy(clock.now(), log_before=None)
-    place.check_counts(hf, place.look())
-
-
-@pytest.mark.promise("FENCE-2", "LOG-1")
-def test_a_lease_lost_on_the_way_to_the_log_is_not_in_it(
-    alone: tuple[MongoPlace, Holdfast], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is written there first; then the message turns out to be another's."""
-    place, hf = alone
-    accepted = {message.id for message in hf.queue("orders").enqueue_many(range(3))}
-    leases = hf.queue("orders").lease(3)
-    with holdfast.connect(place.url, clock=clock) as other:
-        theirs = [(lease, Retry("x")) for lease in leases]
-        act = lambda: other.queue("orders").settle(theirs)  # noqa: E731
-        before(monkeypatch, hf, "log", "update_one", act)
-        assert hf.queue("orders").settle(leases) == [Settled.STALE] * 3
-    place.check_whole(hf, accepted)
-    assert place.look()["orders"].log == []
-
-
-@pytest.mark.promise("OVERDUE-5", "LIFE-1")
-def test_a_sweep_that_meets_an_ack_on_its_way_to_the_log_loses_nothing(
-    alone: tuple[MongoPlace, Holdfast], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is in the log, and still held: the sweep ends what the ack began."""
-    place, hf = alone
-    orders = hf.queue("orders")
-    accepted = {message.id for message in orders.enqueue_many(range(3))}
-    leases = orders.lease(3)
-    clock.advance(61)
-    with holdfast.connect(place.url, clock=clock) as other:
-        before(monkeypatch, hf, "messages", "delete_one", other.sweep)
-        orders.settle(leases)
-    place.check_whole(hf, accepted)
-    clock.advance(3600)
-    orders.settle(orders.lease(3))
-    place.check_whole(hf, accepted)
-    assert sorted(place.look()["orders"].log) == sorted(accepted)
 
 
 @pytest.mark.promise("LIFE-12")

@@ -1,4 +1,4 @@
-"""kill -9 before and after each command that a call sends, on a replica set and on a standalone."""
+"""kill -9 before and after each command that a call sends."""
 
 from __future__ import annotations
 
@@ -28,22 +28,15 @@ COMMANDS_MAX = 40
 KINDS = ["enqueue", "lease", "ack", "nack", "sweep"]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["mongo", *more("mongo-standalone")],
-)
-def store_name(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.fixture(scope="module")
+def store_name() -> str:
+    return "mongo"
 
 
 @pytest.fixture(scope="module")
-def own_server(store_name: str) -> Iterator[MongoServer]:
-    if store_name == "mongo":
-        with running(parameters=SOON_OVER) as server:
-            yield server
-    else:
-        with running(set_name=None) as server:
-            yield server
+def own_server() -> Iterator[MongoServer]:
+    with running(parameters=SOON_OVER) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +116,10 @@ def check_after(
         check_moved(hf, place, clock, name)
         return
     queue, all = hf.queue(name), ids(name)
+    if action == "upgrade":
+        hf.store.migrate()
+        assert hf.queue(f"{name}-to").stats().leased == 0
+        hf.queue(f"{name}-to").delete()
     if action.startswith("fenced"):
         check_next_owner(hf, clock, name)
     hf.sweep()

@@ -22,7 +22,6 @@ HISTORIES = {
     "redis": (10, 50, 120),
     "redis-cluster": (3, 12, 30),
     "mongo": (2, 10, 30),
-    "mongo-standalone": (1, 4, 12),
 }
 """By store: how many are played, how many with --all, and with --soak."""
 LENGTHS: list[Any] = [
@@ -52,8 +51,8 @@ def lend(store_name: str, lent_url: LentUrl, request: pytest.FixtureRequest) -> 
     match store_name:
         case "memory" | "sqlite":
             return new_file
-        case "redis-cluster" | "mongo-standalone":
-            server = request.getfixturevalue(store_name.replace("-", "_"))
+        case "redis-cluster":
+            server = request.getfixturevalue("redis_cluster")
         case _:
             server = request.getfixturevalue(f"{store_name}_server")
     return lambda: lent_url(store_name, server)

@@ -1,4 +1,4 @@
-"""holdfast doctor on a MongoDB: what it may lose, what a standalone lacks, what was edited."""
+"""holdfast doctor on a MongoDB: what it may lose, that it needs a replica set, what was edited."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pymongo import MongoClient
 
 import holdfast
 from holdfast.cli import root
+from servers.mongo import FAST, running
 
 
 def doctor(url: str, code: int = 0) -> dict[str, tuple[str, str]]:
@@ -36,12 +37,11 @@ def test_what_a_failover_would_lose(mongo_url: str, weak: str) -> None:
     assert "may lose the last writes" in text
 
 
-def test_a_standalone_says_what_it_lacks(mongo_standalone_url: str) -> None:
-    status, text = doctor(mongo_standalone_url)["replica set"]
-    assert status == "warn"
-    assert "enqueue_many is not atomic" in text
-    assert "within= is refused" in text
-    assert "rs.initiate()" in text
+def test_a_standalone_is_told_how_to_become_a_replica_set() -> None:
+    with running(set_name=None, options=FAST) as server:
+        said = doctor(server.url, code=1)
+    assert "FAIL" in {status for status, _ in said.values()}
+    assert any("mongod --replSet rs0" in text for _, text in said.values())
 
 
 def test_a_document_that_somebody_edited_is_named(mongo_url: str) -> None:

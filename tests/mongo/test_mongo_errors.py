@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast.queue.queue import LocalQueue
 from holdfast.stores.contract import BatchEnd, ReserveAsk
-from holdfast.stores.mongo import store
+from holdfast.stores.mongo import settling
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until
 from servers.mongo import FAST, HOST, MongoServer, running, with_database
@@ -86,12 +86,6 @@ def guarded() -> Iterator[MongoServer]:
 def breakable() -> Iterator[MongoServer]:
     """A server that can be told to fail."""
     with running(parameters={"enableTestCommands": "1"}, options=FAST) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def breakable_alone() -> Iterator[MongoServer]:
-    with running(parameters={"enableTestCommands": "1"}, set_name=None, options=FAST) as server:
         yield server
 
 
@@ -261,16 +255,12 @@ def test_a_conflict_is_tried_again(breakable: MongoServer) -> None:
 # What it can hold
 
 
-@pytest.mark.parametrize("kind", ["set", "alone"])
-def test_a_full_disk_takes_nothing(
-    breakable: MongoServer, breakable_alone: MongoServer, kind: str
-) -> None:
-    server = breakable if kind == "set" else breakable_alone
-    with holdfast.connect(with_database(server.url, "full")) as hf:
+def test_a_full_disk_takes_nothing(breakable: MongoServer) -> None:
+    with holdfast.connect(with_database(breakable.url, "full")) as hf:
         queue = hf.queue("orders")
         queue.enqueue(1)
         (lease,) = queue.lease()
-        with failing(server, "insert", errorCode=OUT_OF_DISK):  # noqa: SIM117
+        with failing(breakable, "insert", errorCode=OUT_OF_DISK):  # noqa: SIM117
             with pytest.raises(StoreFull, match="Nothing was stored"):
                 queue.enqueue_many([2, 3])
         queue.ack(lease)
@@ -279,17 +269,13 @@ def test_a_full_disk_takes_nothing(
 
 
 @pytest.mark.promise("LIFE-3")
-@pytest.mark.parametrize("kind", ["set", "alone"])
-def test_a_receipt_is_not_kept_for_what_was_not_stored(
-    breakable: MongoServer, breakable_alone: MongoServer, kind: str
-) -> None:
+def test_a_receipt_is_not_kept_for_what_was_not_stored(breakable: MongoServer) -> None:
     """Else the call that is repeated would be told that all is well."""
-    server = breakable if kind == "set" else breakable_alone
-    with holdfast.connect(with_database(server.url, "receipts")) as hf:
+    with holdfast.connect(with_database(breakable.url, "receipts")) as hf:
         queue = hf.queue("orders")
         with (
             failing(
-                server, "insert", errorCode=OUT_OF_DISK, namespace="receipts.holdfast.messages"
+                breakable, "insert", errorCode=OUT_OF_DISK, namespace="receipts.holdfast.messages"
             ),
             pytest.raises(StoreFull),
         ):
@@ -340,12 +326,8 @@ def test_a_validator_that_somebody_added_is_named(mongo_url: str, db: Database[A
 
 
 @pytest.mark.promise("LIFE-4")
-@pytest.mark.parametrize("kind", ["mongo", "mongo-standalone"])
-def test_a_repeated_enqueue_is_stored_once_however_many_repeat_it(
-    request: pytest.FixtureRequest, kind: str
-) -> None:
-    url = request.getfixturevalue("mongo_url" if kind == "mongo" else "mongo_standalone_url")
-    with holdfast.connect(url) as hf:
+def test_a_repeated_enqueue_is_stored_once_however_many_repeat_it(mongo_url: str) -> None:
+    with holdfast.connect(mongo_url) as hf:
         queue = hf.queue("orders")
         ids = [queue.enqueue(n, delay=60).id for n in range(5)]
         queue.purge()
@@ -456,26 +438,12 @@ def test_many_may_make_the_store_at_once(new_mongo_url: str, n: int) -> None:
         assert hf.queue("orders").stats().ready == 6
 
 
-def test_a_standalone_refuses_what_needs_a_replica_set_and_says_so(
-    mongo_standalone_url: str,
-) -> None:
-    with (
-        holdfast.connect(mongo_standalone_url) as hf,
-        MongoClient(mongo_standalone_url) as client,
-        client.start_session() as session,
-    ):
-        queue = hf.queue("orders")
-        queue.enqueue(1)
-        (lease,) = queue.lease()
-        session.start_transaction()
-        for call in (
-            lambda: queue.enqueue(2, within=session),
-            lambda: queue.ack(lease, within=session),
-        ):
-            with pytest.raises(InvalidArgument, match=r"within: transactions need a replica set"):
-                call()
-        queue.ack(lease)
-        assert counts(queue) == (0, 0, 0, 1)
+def test_a_standalone_server_is_refused_with_what_to_do() -> None:
+    with running(set_name=None, options=FAST) as server, pytest.raises(StoreError) as refused:
+        holdfast.connect(server.url)
+    assert not isinstance(refused.value, StoreUnavailable)
+    for command in ("mongod --replSet rs0", "mongosh --eval 'rs.initiate()'"):
+        assert command in str(refused.value)
 
 
 def test_nothing_else_is_raised_than_our_errors(breakable: MongoServer) -> None:
@@ -553,7 +521,7 @@ def test_what_cannot_be_cut_waits_until_a_slow_rival_lets_go(
     ready: int,
     done: int,
 ) -> None:
-    monkeypatch.setattr(store, "CONFLICT_S", 0.0)
+    monkeypatch.setattr(settling, "CONFLICT_S", 0.0)
     with holdfast.connect(mongo_url) as hf, ThreadPoolExecutor(1) as threads:
         queue, now = hf.queue("orders"), hf.context.clock.now()
         queue.enqueue_many(range(2))

@@ -38,9 +38,9 @@ CHAOS_S = 4.0
 STATES = {"ready": layout.READY, "delayed": layout.DELAYED, "leased": layout.LEASED}
 
 
-@pytest.fixture(params=["mongo", "mongo-standalone"])
-def store_name(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.fixture
+def store_name() -> str:
+    return "mongo"
 
 
 @pytest.fixture

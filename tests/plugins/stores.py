@@ -65,12 +65,6 @@ def mongo_server(request: pytest.FixtureRequest) -> str:
     return _server(request, "mongo")
 
 
-@pytest.fixture(scope="session")
-def mongo_standalone(request: pytest.FixtureRequest) -> str:
-    """The URL of a real server without a replica set, which has no transactions."""
-    return _server(request, "mongo-standalone")
-
-
 class LentUrl:
     """Empty stores on a server, `with lent_url("postgres", server) as url`; each is used again by
     the next test of this process."""
@@ -156,12 +150,6 @@ def new_mongo_url(mongo_server: str) -> Iterator[str]:
     database = new_name()
     yield mongo.with_database(mongo_server, database)
     mongo.drop_database(mongo_server, database)
-
-
-@pytest.fixture
-def mongo_standalone_url(mongo_standalone: str, lent_url: LentUrl) -> Iterator[str]:
-    with lent_url("mongo-standalone", mongo_standalone) as url:
-        yield url
 
 
 @pytest.fixture(params=STORES)

@@ -325,14 +325,7 @@ def _mongo(facts: dict[str, Any]) -> Iterator[Check]:
     )
     yield Check("ok" if kept else "warn", "durability", text, facts)
     yield Check("ok", "server", f"MongoDB {facts['version']}")
-    if facts["replica_set"]:
-        yield Check("ok", "replica set", str(facts["replica_set"]), facts)
-    else:
-        text = (
-            "a standalone server: no transactions, so enqueue_many is not atomic, within= is "
-            "refused, and waiters look every 20 ms; start it with --replSet, then rs.initiate()"
-        )
-        yield Check("warn", "replica set", text, facts)
+    yield Check("ok", "replica set", str(facts["replica_set"]), facts)
     if facts["damaged"]:
         text = f"{', '.join(map(str, facts['damaged']))}: edited into nonsense, and left alone"
         yield Check("warn", "documents", text, facts)

@@ -1,4 +1,4 @@
-"""Commands and transactions on one server, a replica set, or what stands behind a mongos."""
+"""Commands and transactions on a replica set, or on what stands behind a mongos."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ DUPLICATE = 11000
 TRANSIENT = "TransientTransactionError"
 UNKNOWN = "UnknownTransactionCommitResult"
 
+NO_SET = (
+    "a standalone server has no transactions, which Holdfast needs. A replica set of one node is "
+    "enough: start the server with `mongod --replSet rs0`, then run "
+    "`mongosh --eval 'rs.initiate()'` once. Its data stays"
+)
+
 SOON = WriteConcern(w=1)
 """On the primary; a later write that waits for others covers it."""
 PLAIN: CodecOptions[Doc] = CodecOptions()
@@ -76,7 +82,6 @@ class Connections:
         self._made: MongoClient[Doc] | None = None
         self._opening = threading.Lock()
         self._never = threading.Event()
-        self._in_sets: bool | None = None
         self._collections: dict[tuple[int, str, bool], Collection[Doc]] = {}
         self.concern = WriteConcern(w=where.w, wtimeout=where.wait_ms, j=where.journal)
 
@@ -133,34 +138,31 @@ class Connections:
                 self._collections[key] = known
         return known
 
-    @property
-    def has_transactions(self) -> bool:
-        if self._in_sets is None:
-            said = self.database.command("hello")
-            self._in_sets = "setName" in said or said.get("msg") == "isdbgrid"
-        return bool(self._in_sets)
+    def check_server(self) -> None:
+        """Refuse a server that has no transactions: one that is not in a replica set."""
+        said = self.database.command("hello")
+        if "setName" not in said and said.get("msg") != "isdbgrid":
+            raise StoreError(f"{self.where.shown}: {NO_SET}")
 
     def tx(
         self,
-        work: Callable[[Session], T],
+        work: Callable[[ClientSession], T],
         patience: float | None = None,
         session: Session = None,
     ) -> T:
-        """All that `work` writes in one step. On a standalone, in the order in which it writes.
+        """Run `work` in a transaction: all that it writes in one step.
 
         `patience`: seconds to make way for others who write the same, if less than any call has.
         `session`: the one to run it in; no other call may use it at the same time.
         """
         patience = self.where.timeout if patience is None else patience
         with self.translated():
-            if not self.has_transactions:
-                return work(None)
             if session is not None:
                 return self._tx(session, work, patience)
             with self.client.start_session() as own:
                 return self._tx(own, work, patience)
 
-    def _tx(self, session: ClientSession, work: Callable[[Session], T], patience: float) -> T:
+    def _tx(self, session: ClientSession, work: Callable[[ClientSession], T], patience: float) -> T:
         begun, pause = clock.monotonic(), PAUSE_S[0]
         until = begun + self.where.timeout
         while True:
@@ -257,30 +259,24 @@ _LATER = {
 """Stepped down, shutting down, not yet a primary, cut off, out of time, out of luck."""
 
 
-def insert(at: Collection[Doc], docs: list[Doc], session: Session) -> list[int]:
-    """Which of them there were already, by their index. One command for all of them: the driver's
-    own way looks at each document several times."""
-    failed: list[int] = []
-    for start, part in _in_commands(docs):
-        concern = {} if session is not None else {"writeConcern": at.write_concern.document}
-        reply = cast(
-            Doc,
-            at.database.command(
-                "insert", at.name, documents=part, ordered=False, session=session, **concern
-            ),
+def insert(at: Collection[Doc], docs: list[Doc], session: ClientSession) -> bool:
+    """Insert documents as a part of a transaction; False if there was one of them already, which
+    ends the transaction. One command for all of them: the driver's own way looks at each document
+    several times."""
+    for part in _in_commands(docs):
+        reply = at.database.command(
+            "insert", at.name, documents=part, ordered=False, session=session
         )
         errors: list[Doc] = reply.get("writeErrors", [])
         for error in errors:
             if error["code"] != DUPLICATE:
                 raise driver.OperationFailure(error["errmsg"], error["code"], error)
-            failed.append(start + error["index"])
-        late: Doc | None = reply.get("writeConcernError")
-        if late is not None:
-            raise driver.WTimeoutError(late["errmsg"], late["code"], late)
-    return failed
+        if errors:
+            return False
+    return True
 
 
-def _in_commands(docs: list[Doc]) -> Generator[tuple[int, list[Doc]], None, None]:
+def _in_commands(docs: list[Doc]) -> Generator[list[Doc], None, None]:
     """Parts that each fit into one command."""
     start, size = 0, 0
     for n, doc in enumerate(docs):
@@ -289,11 +285,11 @@ def _in_commands(docs: list[Doc]) -> Generator[tuple[int, list[Doc]], None, None
             if isinstance(part := doc.get(name), bytes | str):  # somebody may have edited it
                 own += len(part)
         if size + own > COMMAND_BYTES and n > start:
-            yield start, docs[start:n]
+            yield docs[start:n]
             start, size = n, 0
         size += own
     if start < len(docs):
-        yield start, docs[start:]
+        yield docs[start:]
 
 
 def upserted(

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 from pymongo import UpdateOne
+from pymongo.client_session import ClientSession
 
 from holdfast.stores.mongo.connections import CONFLICT_S, Connections, Session
 from holdfast.stores.mongo.layout import COUNTS, DELAYED, LEASED, MESSAGES, QUEUES, READY, Doc
@@ -74,7 +75,7 @@ class Gone(Exception):
 class Slot(msgspec.Struct, frozen=True):
     q: int
     id: str
-    session: Any = None
+    session: ClientSession | None = None
     """In which its transactions run, one at a time; its id is kept with the slot, so that others
     can end what this process leaves open when it dies (see sessions.py)."""
 
@@ -88,28 +89,9 @@ class Counts:
         self._free: dict[int, deque[Slot]] = {}
         self._made: Counter[int] = Counter()
 
-    def take(self, q: int, now: int) -> Slot | None:
-        """A slot for one call; None if the queue is gone."""
-        with self._lock:
-            self._mine()
-            if self._free[q]:
-                return self._free[q].pop()
-            slot = self._new(q)
-        return slot if self._open(slot, now) else None
-
-    def _mine(self) -> None:
-        """A process that was forked off has slots of its own."""
-        if self._pid != os.getpid():
-            self._pid, self._process = os.getpid(), secrets.token_hex(6)
-            self._free, self._made = defaultdict(deque), Counter()
-
-    def _new(self, q: int) -> Slot:
-        self._made[q] += 1
-        session = self._db.client.start_session() if self._db.has_transactions else None
-        return Slot(q, f"{q}/{self._process}/{self._made[q]}", session)
-
-    def take_all(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
-        """The same for many queues; the slots that have to be made are made in one transaction."""
+    def take(self, qs: Sequence[int], now: int) -> dict[int, Slot | None]:
+        """A slot of each queue for one call; None for a queue that is gone. Slots that have to be
+        made are made in one transaction."""
         found: dict[int, Slot | None] = {}
         made: list[Slot] = []
         with self._lock:
@@ -119,32 +101,33 @@ class Counts:
                     found[q] = self._free[q].pop()
                 else:
                     made.append(self._new(q))
-        if made and self._open_all(made, now):
+        if made and self._open(made, now):
             found.update((slot.q, slot) for slot in made)
         else:  # a queue is gone
-            found.update((slot.q, slot if self._open(slot, now) else None) for slot in made)
+            found.update((slot.q, slot if self._open([slot], now) else None) for slot in made)
         return found
 
     def give(self, slot: Slot) -> None:
         if "/gate/" not in slot.id and slot.id.split("/")[1] == self._process:
             self._free[slot.q].append(slot)
 
-    def _open(self, slot: Slot, now: int) -> bool:
-        def make(session: Session) -> bool:
-            # By any of the gates: if this process died here, the queue's own document would stay
-            # locked, for a minute, to everybody else who opens one.
-            counts, gate = self._db.get(COUNTS, session), {"_id": self.gate(slot.q).id}
-            there = counts.update_one(gate, {"$inc": {"f": 1}}, session=session)
-            if there.matched_count:
-                counts.insert_one(_doc(slot, now), session=session)
-            return bool(there.matched_count)
+    def _mine(self) -> None:
+        """A process that was forked off has slots of its own."""
+        if self._pid != os.getpid():
+            self._pid, self._process = os.getpid(), secrets.token_hex(6)
+            self._free, self._made = defaultdict(deque), Counter()
 
-        return self._db.tx(make)
+    def _new(self, q: int) -> Slot:
+        self._made[q] += 1
+        session = self._db.client.start_session()
+        return Slot(q, f"{q}/{self._process}/{self._made[q]}", session)
 
-    def _open_all(self, slots: list[Slot], now: int) -> bool:
+    def _open(self, slots: list[Slot], now: int) -> bool:
         """False: nothing was made, as one of the queues is gone."""
 
         def make(session: Session) -> bool:
+            # By any of the gates: if this process died here, the queue's own document would stay
+            # locked, for a minute, to everybody else who opens one.
             counts = self._db.get(COUNTS, session)
             gates = [self.gate(slot.q).id for slot in slots]
             there = counts.update_many({"_id": {"$in": gates}}, {"$inc": {"f": 1}}, session=session)
@@ -267,14 +250,11 @@ class Counts:
         return len(idle)
 
     def _fold(self, doc: Doc, now: int, session: Session) -> None:
-        """Marked, for a standalone server: if we die on the way, it counts anew."""
         counts = self._db.get(COUNTS, session)
         known = {"_id": doc["_id"], "u": doc["u"], "do": None}
-        mark: Doc = {"$set": {"do": "fold", "ds": now}}
-        if counts.update_one(known, mark, session=session).matched_count:
+        if counts.delete_one(known, session=session).deleted_count:
             gate = self.gate(doc["q"]).id
             counts.update_one({"_id": gate}, {"$inc": {**_counts(doc), "f": 1}}, session=session)
-            counts.delete_one({"_id": doc["_id"], "do": "fold"}, session=session)
 
     def repair(self, now: int) -> int:
         """Count anew the queues of whoever died while they moved messages."""
@@ -302,11 +282,9 @@ class Counts:
             change[name] = next(iter(there), {"n": 0})["n"] - sum(d.get(name, 0) for d in docs)
         if queues.find_one({"qid": q, "partitions": {"$gt": 1}}, {"_id": 1}, session=session):
             change.update(self._parts(q, docs, session))
-        if session is None and list(counts.find({"q": q}).sort("_id", 1)) != docs:
-            return 0  # no snapshot: somebody moved messages between the counts and the counting
         gate = self.gate(q).id
         counts.update_one({"_id": gate}, {"$inc": {**change, "f": 1}}, session=session)
-        for doc in marked:  # last: who dies before is repaired once more
+        for doc in marked:
             counts.update_one(
                 {"_id": doc["_id"], "do": doc["do"]},
                 {"$unset": {"do": "", "ds": ""}},

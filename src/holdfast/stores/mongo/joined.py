@@ -30,13 +30,6 @@ def joined(within: Any, db: Connections) -> Generator[ClientSession, None, None]
         raise InvalidArgument("within", "must be a pymongo ClientSession in a transaction")
     if within.has_ended:
         raise InvalidArgument("within", "the session has ended")
-    with db.translated():
-        if not db.has_transactions:
-            raise InvalidArgument(
-                "within",
-                "transactions need a replica set; this server is a standalone "
-                "(start it with --replSet, then rs.initiate())",
-            )
     if not within.in_transaction:
         raise InvalidArgument("within", "the session has no transaction: start_transaction() first")
     try:

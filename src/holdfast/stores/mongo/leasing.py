@@ -237,18 +237,27 @@ class Leasing:
 
     def promote(self, queue: Known, now: int) -> tuple[bool, Deltas]:
         """Make ready what is due; whether there may be more."""
-        messages = self._db.get(MESSAGES, soon=True)
-        due: Doc = {"q": queue.q, "st": DELAYED, "av": {"$lte": now}}
-        line = messages.find(due, {"pt": 1}).sort([("av", 1), ("sq", 1)]).limit(PROMOTE_MAX)
-        found = list(line)
-        ids, mine = [doc["_id"] for doc in found], dict[str, str]()
-        if any(doc.get("pt") for doc in found):
-            mine = {"pm": secrets.token_hex(4)}
-        n = messages.update_many(
-            {**due, "_id": {"$in": ids}}, {"$set": {"st": READY, **mine}}
-        ).modified_count
-        parts = self._parts(found, n, mine)
-        return len(found) == PROMOTE_MAX, moved(n, parts, DELAYED, READY)
+        n, deltas = self.promote_many({queue.spec.name: queue}, now)
+        return n >= PROMOTE_MAX, deltas[queue.q]
+
+    def promote_many(self, known: dict[str, Known], now: int) -> tuple[int, dict[int, Deltas]]:
+        """Make ready what is due in several queues, the first ones of each; how many there were."""
+        messages, mine = self._db.get(MESSAGES, soon=True), secrets.token_hex(4)
+        qs = [queue.q for queue in known.values()]
+        due: Doc = {"q": {"$in": qs}, "st": DELAYED, "av": {"$lte": now}}
+        line = messages.find(due, {"q": 1, "pt": 1})
+        if len(qs) == 1:
+            line = line.sort([("av", 1), ("sq", 1)])
+        found = list(line.limit(PROMOTE_MAX))
+        met, ids = len(found), {"$in": [doc["_id"] for doc in found]}
+        change = {"$set": {"st": READY, "pm": mine}}
+        if found and messages.update_many({**due, "_id": ids}, change).modified_count < met:
+            found = list(messages.find({"_id": ids, "pm": mine}, {"q": 1, "pt": 1}))
+        deltas: dict[int, Deltas] = {q: Counter() for q in qs}
+        for q in qs:
+            parts = Counter(doc.get("pt") for doc in found if doc["q"] == q)
+            deltas[q].update(moved(parts.total(), parts, DELAYED, READY))
+        return met, deltas
 
     def _parts(self, docs: list[Doc], n: int, mine: Doc) -> Counter[Any]:
         """How many of each partition there are among the `n` of these that a write has changed,
@@ -267,26 +276,11 @@ class Leasing:
         taken, deltas = self._sound(ask, docs, now)
         if not taken:
             return None, deltas
-        messages = self._db.get(MESSAGES)
-        fresh = all("fl" not in doc and "to" not in doc for doc, _ in taken)
-        ids = [doc["_id"] for doc, _ in taken]
-        line: Doc = {"_id": {"$in": ids}, "st": READY, "q": queue.q}
-        if fresh:  # one that had come back meanwhile would not be as it was read
-            line["fl"] = None
-        change = _first(ask, now) if fresh else _again(ask, now)
-        n = messages.update_many(line, change).modified_count
-        deltas.update(self._taken(ask, taken, n))
-        if fresh and n == len(ids):
-            self.remembered.keep(taken)
-            return [lease for _, lease in taken], deltas
-        if not n:
-            return [], deltas
-        mine = {"_id": {"$in": ids}, "tk": ask.token, "st": LEASED}
-        if fresh:
-            won = {doc["_id"] for doc in messages.find(mine, {"_id": 1})}
-            return [lease for doc, lease in taken if doc["_id"] in won], deltas
-        read = {doc["_id"]: doc for doc in messages.find(mine)}
-        return [read_lease(read[id], ask.queue) for id in ids if id in read], deltas
+        mine = [(ask, doc, lease) for doc, lease in taken]
+        won = self._claim_alike(mine, now, fresh=all(_is_fresh(doc) for doc, _ in taken))
+        parts = Counter(doc.get("pt") for doc, _ in taken if doc["_id"] in won)
+        deltas.update(moved(len(won), parts, READY, LEASED))
+        return [won[doc["_id"]] for doc, _ in taken if doc["_id"] in won], deltas
 
     def claim_many(
         self, known: dict[str, Known], found: Sequence[tuple[LeaseAsk, list[Doc]]], now: int
@@ -300,8 +294,7 @@ class Leasing:
             taken, odd = self._sound(ask, docs, now)
             deltas[known[ask.queue].q].update(odd)
             for doc, lease in taken:
-                fresh = "fl" not in doc and "to" not in doc
-                writes[ask.timeout_ms, fresh].append((ask, doc, lease))
+                writes[ask.timeout_ms, _is_fresh(doc)].append((ask, doc, lease))
         won: dict[str, Lease] = {}
         for (_, fresh), taken in writes.items():
             won.update(self._claim_alike(taken, now, fresh=fresh))
@@ -336,23 +329,6 @@ class Leasing:
             return {doc["_id"]: lease for _, doc, lease in taken if doc["_id"] in there}
         names = {doc["_id"]: ask.queue for ask, doc, _ in taken}
         return {doc["_id"]: read_lease(doc, names[doc["_id"]]) for doc in messages.find(mine)}
-
-    def promote_many(self, known: dict[str, Known], now: int) -> tuple[int, dict[int, Deltas]]:
-        """Make ready what is due in several queues."""
-        messages, mine = self._db.get(MESSAGES, soon=True), secrets.token_hex(4)
-        qs = [queue.q for queue in known.values()]
-        due: Doc = {"q": {"$in": qs}, "st": DELAYED, "av": {"$lte": now}}
-        found = list(messages.find(due, {"q": 1, "pt": 1}).limit(PROMOTE_MAX))
-        ids = {"$in": [doc["_id"] for doc in found]}
-        change = {"$set": {"st": READY, "pm": mine}}
-        n = messages.update_many({**due, "_id": ids}, change).modified_count if found else 0
-        if n < len(found):  # others were at them
-            found = list(messages.find({"_id": ids, "pm": mine}, {"q": 1, "pt": 1}))
-        deltas: dict[int, Deltas] = {q: Counter() for q in qs}
-        for q in qs:
-            parts = Counter(doc.get("pt") for doc in found if doc["q"] == q)
-            deltas[q].update(moved(parts.total(), parts, DELAYED, READY))
-        return n, deltas
 
     def hold(
         self, queue: Known, ask: LeaseAsk, docs: list[Doc], now: int
@@ -417,7 +393,7 @@ class Leasing:
         if not taken:
             return None, deltas
         mine = [doc for doc, _ in taken]
-        fresh = all("fl" not in doc and "to" not in doc for doc in mine)
+        fresh = all(map(_is_fresh, mine))
         pending: Doc = {"_id": {"$in": [doc["_id"] for doc in mine]}, "st": READY, "q": queue.q}
         if fresh:
             pending["fl"] = None
@@ -499,6 +475,11 @@ class Leasing:
             if isinstance(state, int) and isinstance(part, int | None):
                 deltas.update(moved(n, Counter({part: n}), state))
         return len(docs), deltas
+
+
+def _is_fresh(doc: Doc) -> bool:
+    """Never leased before, and without a time-out of its own: one change fits all such."""
+    return "fl" not in doc and "to" not in doc
 
 
 def _in_line(doc: Doc) -> tuple[int, int]:

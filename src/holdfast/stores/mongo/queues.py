@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import QueueNotFound, StoreCorrupt
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, home_of, is_dlq
+from holdfast.model.message import DLQ_SUFFIX, dlq_of, home_of, is_dlq
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.stores.mongo.connections import Connections, Session, upserted
@@ -28,6 +28,10 @@ from holdfast.stores.mongo.layout import (
 SPEC_S = 0.25
 """How long a queue's settings are remembered: another process's change arrives that late. Whether
 it is paused, and whether it exists, is read anew by every lease and every enqueue."""
+
+LATE_S = 2.0
+"""How much longer than others a lease from many queues remembers where they are: whether one of
+them is paused, or gone, it reads when it takes something."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -83,6 +87,14 @@ class Queues:
         self._known.pop(name, None)
         return self.must_exist(name)
 
+    def with_dlq(self, name: str) -> dict[int, str]:
+        """A queue and its dead-letter queue, by their numbers."""
+        return {
+            known.q: each
+            for each in (home_of(name), dlq_of(name))
+            if (known := self.look_up(each)) is not None
+        }
+
     def remembered(self, name: str) -> Known | None:
         return self._known.get(name)
 
@@ -113,11 +125,7 @@ class Queues:
             for spec in specs:
                 change = _written(spec)
                 if spec.name in stored:
-                    known = {"_id": spec.name, "revision": spec.revision}
-                    if not queues.update_one(
-                        known, {"$set": change}, session=session
-                    ).matched_count:
-                        return False  # on a standalone server, where others come in between
+                    queues.update_one({"_id": spec.name}, {"$set": change}, session=session)
                     gate = {"_id": f"{stored[spec.name]['qid']}/gate/0"}
                     self._db.get(COUNTS, session).update_one(
                         gate, {"$inc": {WOKEN: 1}}, session=session

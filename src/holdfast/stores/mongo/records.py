@@ -41,15 +41,9 @@ def _upserted(to: Collection[Doc], known: Doc, change: Doc, *, upsert: bool) -> 
 def note(
     to: Collection[Doc], kind: str, name: str, value: bytes, now: int, session: Session = None
 ) -> bool:
-    """A new record; False if it is there already."""
-    doc = {"_id": f"{kind}/{name}", "v": value, "r": 1, "u": now}
-    if session is not None:  # an error would end the transaction
-        if to.find_one({"_id": doc["_id"]}, {"_id": 1}, session=session) is not None:
-            return False
-        to.insert_one(doc, session=session)
-        return True
+    """Write a new record; False if it is there already, which ends a transaction."""
     try:
-        to.insert_one(doc)
+        to.insert_one({"_id": f"{kind}/{name}", "v": value, "r": 1, "u": now}, session=session)
     except DuplicateKeyError:
         return False
     return True

@@ -1,28 +1,31 @@
 """What a batch of transitions writes, worked out from the documents as they are.
 
-In a transaction nothing can have changed since they were read. On a standalone server each write
-compares once more, and says whether it fitted.
+It runs in a transaction, so nothing can have changed since they were read.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bson import Timestamp
 from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
 from holdfast.model import clock
-from holdfast.model.message import PRIORITY_MAX
-from holdfast.model.moves import Settled, Target, Transition
+from holdfast.model.message import PRIORITY_MAX, Status
+from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
-from holdfast.stores.mongo.connections import Connections, Session, insert
+from holdfast.stores.contract import BatchEnd
+from holdfast.stores.mongo.connections import CONFLICT_S, Conflict, Connections, insert
+from holdfast.stores.mongo.counting import Changed, Counting
 from holdfast.stores.mongo.counts import DONE, WOKEN, Deltas, moved
-from holdfast.stores.mongo.homes import move_alone
 from holdfast.stores.mongo.layout import DELAYED, LEASED, LOG, MESSAGES, READY, Doc
-from holdfast.stores.mongo.queues import Known
+from holdfast.stores.mongo.leasing import Remembered
+from holdfast.stores.mongo.queues import Known, Queues, there
 from holdfast.stores.mongo.rows import (
     TICK,
     base_of,
@@ -32,8 +35,13 @@ from holdfast.stores.mongo.rows import (
     number,
     write_log,
 )
+from holdfast.stores.mongo.sessions import Sessions
 from holdfast.stores.rows import write_history
 
+STEP = 1000
+"""Messages that one step of `end_batch` takes."""
+APART_S = 0.02
+"""How long a part of a batch, some of which is locked, makes way for others."""
 SMALL_BYTES = 8192
 """Of a payload: a message that goes to another queue with one is written anew, not changed."""
 
@@ -62,25 +70,21 @@ class Settling:
         self._remembered = remembered
 
     def work(
-        self, session: Session, known: dict[str, Known | None]
-    ) -> tuple[list[Settled], dict[int, Deltas]]:
+        self, session: ClientSession, known: dict[str, Known | None]
+    ) -> Changed[list[Settled]]:
         self._session = session
         self._known = known
         self._counts: dict[int, Deltas] = defaultdict(Counter)
-        if self._remembered and session is not None and self._are_there(self._remembered):
+        if self._remembered and self._are_there(self._remembered):
             return self._finish_all(self._remembered)
         self._writes: list[UpdateOne | InsertOne[Doc] | DeleteOne] = []
         self._anew: list[Doc] = []
         self._once = len({move.id for move in self._moves}) == len(self._moves)
-        self._done: list[tuple[int, Doc, Doc | None]] = []
-        self._leaving: list[tuple[Doc, Doc]] = []
+        self._done: list[tuple[Doc, Doc | None]] = []
         self._docs = self._read_docs()
         self._logged = self._read_log()
-        if session is None:
-            answers = [self._alone(n, move) for n, move in enumerate(self._moves)]
-        else:
-            answers = [self._plan(n, move) for n, move in enumerate(self._moves)]
-            self._write()
+        answers = [self._plan(move) for move in self._moves]
+        self._write()
         return answers, self._counts
 
     def _are_there(self, docs: list[Doc]) -> bool:
@@ -89,7 +93,7 @@ class Settling:
         pairs = zip(known, docs, strict=True)
         return all(queue is not None and queue.q == doc["q"] for queue, doc in pairs)
 
-    def _finish_all(self, docs: list[Doc]) -> tuple[list[Settled], dict[int, Deltas]]:
+    def _finish_all(self, docs: list[Doc]) -> Changed[list[Settled]]:
         """Acks, without reading anything: what is not held any more is not deleted."""
         messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
         by_token: dict[str, list[str]] = defaultdict(list)
@@ -109,7 +113,7 @@ class Settling:
                 if move.result is not None:
                     row["rs"] = move.result
                 rows.append(row)
-        if rows and insert(log, rows, self._session):
+        if rows and not insert(log, rows, self._session):
             raise Again
         for q, some in by_queue.items():
             self._counts[q].update(moved(len(some), Counter(doc["pt"] for doc in some), LEASED))
@@ -150,7 +154,7 @@ class Settling:
             ends[wanted[doc["_id"]]].append((doc.get("tk", ""), doc.get("vb", "")))
         return ends
 
-    def _plan(self, n: int, move: Transition) -> Settled:
+    def _plan(self, move: Transition) -> Settled:
         queue = self._known.get(move.queue)
         if queue is None:
             return Settled.STALE
@@ -160,11 +164,11 @@ class Settling:
             return self._lost(doc, move)
         match move.target:
             case Target.LEASED:
-                self._update(doc, move, {"dl": move.deadline})
+                self._update(doc, {"dl": move.deadline})
             case Target.WAITING:
                 return self._put_back(doc, queue, move)
             case Target.DONE:
-                self._finish(n, doc, queue, move)
+                self._finish(doc, queue, move)
         return Settled.APPLIED
 
     def _lost(self, doc: Doc | None, move: Transition) -> Settled:
@@ -212,7 +216,7 @@ class Settling:
         elif to.q != queue.q and self._may_be_anew(doc):
             self._anew.append(_changed(doc, change, remove, tail=move.tail))
         else:
-            self._update(doc, move, change, remove, tail=move.tail)
+            self._update(doc, change, remove, tail=move.tail)
         return Settled.APPLIED
 
     def _may_be_anew(self, doc: Doc) -> bool:
@@ -220,25 +224,19 @@ class Settling:
         out and put it in again costs MongoDB half of that. A large one would fill its log."""
         body = doc.get("bd")
         small = isinstance(body, bytes) and len(body) <= SMALL_BYTES
-        return small and self._session is not None and self._once
+        return small and self._once
 
     def _update(
-        self,
-        doc: Doc,
-        move: Transition,
-        change: Doc,
-        remove: Iterable[str] = (),
-        tail: bool = False,
+        self, doc: Doc, change: Doc, remove: Iterable[str] = (), *, tail: bool = False
     ) -> None:
         write: Doc = {"$set": change}
         if remove:
             write["$unset"] = dict.fromkeys(remove, "")
         if tail:
             write["$currentDate"] = {"pl": {"$type": "timestamp"}}
-        # Within a transaction whoever changes it first makes the other start again, and the key
+        # In a transaction, whichever call changes it first makes the other start again. The key
         # alone spares MongoDB the choice of an index.
-        guard = _guard(doc, move) if self._session is None else {"_id": doc["_id"]}
-        self._writes.append(UpdateOne(guard, write))
+        self._writes.append(UpdateOne({"_id": doc["_id"]}, write))
         doc.update(change)
         for name in remove:
             doc.pop(name, None)
@@ -246,15 +244,14 @@ class Settling:
     def _move_home(
         self, doc: Doc, key: str, change: Doc, remove: Iterable[str], *, tail: bool
     ) -> None:
-        """To the queue of another home, where it has another key. New first: never in none."""
+        """To the queue of another home, where it has another key."""
         old = doc["_id"]
         moved = _changed(doc, {**change, "_id": key}, remove, tail=tail)
-        self._writes += [InsertOne(moved), DeleteOne({"_id": old, "tk": doc.get("tk")})]
-        self._leaving.append((doc, moved))
+        self._writes += [InsertOne(moved), DeleteOne({"_id": old})]
         self._docs[key] = moved
         del self._docs[old]
 
-    def _finish(self, n: int, doc: Doc, queue: Known, move: Transition) -> None:
+    def _finish(self, doc: Doc, queue: Known, move: Transition) -> None:
         del self._docs[doc["_id"]]
         self._counts[queue.q].update(moved(1, Counter([doc.get("pt")]), doc["st"]))
         self._counts[queue.q][DONE] += 1
@@ -270,87 +267,173 @@ class Settling:
             if any(token != doc["tk"] for token, _ in ends):
                 row = logged_again(row)
             ends.append((doc["tk"], move.verb.value))
-        self._done.append((n, doc, row))
+        self._done.append((doc, row))
 
     def _write(self) -> None:
-        """All of it, as a part of the transaction."""
         messages, log = (self._db.get(kind, self._session) for kind in (MESSAGES, LOG))
         if self._anew:
             keys = [doc["_id"] for doc in self._anew]
             messages.delete_many({"_id": {"$in": keys}}, session=self._session)
-            if insert(messages, self._anew, self._session):
+            if not insert(messages, self._anew, self._session):
                 raise Again
         if self._writes:
             messages.bulk_write(self._writes, ordered=True, session=self._session)
-        finish(messages, log, [(doc, row) for _, doc, row in self._done], self._session)
+        finish(messages, log, self._done, self._session)
 
-    # Without transactions
 
-    def _alone(self, n: int, move: Transition) -> Settled:
-        """One move by itself, each of its writes comparing again what it relies on."""
-        before = {q: Counter(deltas) for q, deltas in self._counts.items()}
-        self._writes, self._done, self._leaving = [], [], []
-        answer = self._plan(n, move)
-        messages = self._db.get(MESSAGES)
-        fits = True
-        for doc, new in self._leaving:
-            fits = move_alone(messages, doc, new, self._now)
-        if self._writes and not self._leaving:
-            fits = bool(messages.bulk_write(self._writes).matched_count)
-        for _, doc, row in self._done:
-            fits = finish_alone(messages, self._db.get(LOG), doc, row)
-        if fits:
-            return answer
-        self._counts.clear()
-        self._counts.update(before)
-        return Settled.STALE
+class Settlements:
+    """Settles batches, and ends what a durable batch name holds."""
+
+    def __init__(
+        self, db: Connections, queues: Queues, counting: Counting, remembered: Remembered
+    ) -> None:
+        self._db = db
+        self._queues = queues
+        self._counting = counting
+        self._remembered = remembered
+        self._sessions = Sessions(db)
+
+    def settle(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
+        can_cut = len(moves) > 1 or moves[0].overdue_at is not None
+        patience = CONFLICT_S if can_cut else None
+        try:
+            careful = within is not None
+            return self._settle(moves, now, within, careful=careful, patience=patience)
+        except Conflict as error:
+            until = clock.monotonic() + self._db.where.timeout
+            return self._settle_late(moves, now) or self._settle_apart(moves, now, until, error)
+
+    def _settle_late(self, moves: Sequence[Transition], now: int) -> list[Settled] | None:
+        """Of a sweep that met a transaction: end it if its process seems to have died in it."""
+        late = {move.queue for move in moves if move.overdue_at is not None}
+        known = [queue.q for name in late if (queue := self._queues.look_up(name))]
+        if not known or not self._sessions.end_abandoned(known):
+            return None
+        with suppress(Conflict):
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
+        return None
+
+    def _settle(
+        self,
+        moves: Sequence[Transition],
+        now: int,
+        within: Any,
+        *,
+        careful: bool,
+        patience: float | None,
+    ) -> list[Settled]:
+        names = {move.queue for move in moves} | {move.to_queue for move in moves} - {""}
+        while True:
+            remembered = None if careful else self._of_this_process(moves)
+            settling = Settling(self._db, moves, now, careful=careful, remembered=remembered)
+            try:
+                return self._counting.run(names, now, settling.work, within, patience=patience)
+            except Again:
+                if careful:
+                    raise
+                careful = True
+
+    def _of_this_process(self, moves: Sequence[Transition]) -> list[Doc] | None:
+        """The documents of a batch that this process leased and now acks, if it is no more."""
+        found = self._remembered.take(moves)
+        plain = all(
+            move.target is Target.DONE and move.history is None and move.overdue_at is None
+            for move in moves
+        )
+        return found if plain and len(found) == len(moves) else None
+
+    def _settle_apart(
+        self, moves: Sequence[Transition], now: int, until: float, error: Conflict
+    ) -> list[Settled]:
+        """Some of these are locked, by somebody who died with them: the others need not wait."""
+        if len(moves) == 1 and moves[0].overdue_at is not None:
+            return [Settled.STALE]  # a sweep: whoever settles it may still come through
+        if len(moves) == 1 or clock.monotonic() > until:
+            raise error
+        answers: list[Settled] = []
+        half, failed = len(moves) // 2, None
+        for part in (moves[:half], moves[half:]):
+            try:
+                answers += self._settle_part(part, now, until)
+            except Conflict as conflict:
+                failed = conflict
+        if failed is not None:  # who repeats the call learns what became of each
+            raise failed
+        return answers
+
+    def _settle_part(self, moves: Sequence[Transition], now: int, until: float) -> list[Settled]:
+        try:
+            # At once: that they are held by somebody was seen for a second already.
+            return self._settle(moves, now, None, careful=True, patience=APART_S)
+        except Conflict as error:
+            return self._settle_apart(moves, now, until, error)
+
+    def end_batch(self, end: BatchEnd, now: int) -> int:
+        self._queues.must_exist(end.queue)
+        done = 0
+        while done < end.limit:
+            if not self._is_held(end.queue, end.batch):
+                break
+            step = min(STEP, end.limit - done)
+            done += self._finish(end.queue, end.batch, step, now, end.status)
+        return done
+
+    def _is_held(self, queue: str, batch: str) -> bool:
+        """Before a transaction is begun: readers ask again and again, and may be killed in one."""
+        held: Doc = {"ba": batch, "q": self._queues.must_exist(queue).q, "st": LEASED}
+        with self._db.translated():
+            return self._db.get(MESSAGES).find_one(held, {"_id": 1}) is not None
+
+    def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+        """How many there were that nobody else finished meanwhile."""
+        careful = False
+
+        def work(session: ClientSession, known: dict[str, Known | None]) -> Changed[int]:
+            q = there(queue, known[queue]).q
+            messages, log = (self._db.get(kind, session) for kind in (MESSAGES, LOG))
+            held = list(
+                messages.find({"ba": batch, "q": q, "st": LEASED}, session=session)
+                .sort("_id", 1)
+                .limit(limit)
+            )
+            logged: set[str] = set()
+            if careful:
+                keys = [log_key(q, doc["_id"][-36:]) for doc in held]
+                found = log.find({"_id": {"$in": keys}}, {"_id": 1}, session=session)
+                logged = {doc["_id"] for doc in found}
+            done: list[tuple[Doc, Doc | None]] = []
+            for doc in held:
+                row = None
+                if status is not None:
+                    row = write_log(doc, now, status, Verb.ACK.value, clock.wall_ms())
+                    row = logged_again(row) if row["_id"] in logged else row
+                done.append((doc, row))
+            finish(messages, log, done, session)
+            n, parts = len(done), Counter(doc.get("pt") for doc, _ in done)
+            deltas = moved(n, parts, LEASED)
+            deltas[DONE] = n
+            return n, {q: deltas}
+
+        try:
+            return self._counting.run([queue], now, work)
+        except Again:
+            careful = True
+            return self._counting.run([queue], now, work)
 
 
 def finish(
     messages: Collection[Doc],
     log: Collection[Doc],
     done: Sequence[tuple[Doc, Doc | None]],
-    session: Session,
+    session: ClientSession,
 ) -> None:
     """Out of the queue and into the log, as a part of a transaction."""
     if not done:
         return
     messages.delete_many({"_id": {"$in": [doc["_id"] for doc, _ in done]}}, session=session)
     rows = [row for _, row in done if row is not None]
-    if rows and insert(log, rows, session):
+    if rows and not insert(log, rows, session):
         raise Again
-
-
-def finish_alone(
-    messages: Collection[Doc], log: Collection[Doc], doc: Doc, row: Doc | None
-) -> bool:
-    """First into the log, then out of the queue; if the lease was lost between, out of the log.
-
-    Whoever dies between leaves a log row with the token that the message is still held by: see
-    `MongoStore._read_overdue`.
-    """
-    new = False
-    if row is not None:
-        row, new = _note(log, row)
-    held = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
-    if messages.delete_one(held).deleted_count:
-        return True
-    # Gone: somebody finished it, and found this row in the log. There: it was not finished.
-    if row is not None and new and messages.find_one({"_id": doc["_id"]}, {"_id": 1}):
-        log.delete_one({"_id": row["_id"], "tk": doc["tk"]})
-    return False
-
-
-def _note(log: Collection[Doc], row: Doc) -> tuple[Doc, bool]:
-    """The row as the log has it now, and whether it is new. The same end of the same lease is noted
-    once; the plain key may belong to an earlier end of this id."""
-    noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
-    if noted.upserted_id is None:
-        held = log.find_one({"_id": row["_id"]}, {"tk": 1}) or {}
-        if held.get("tk") != row.get("tk"):
-            row = logged_again(row)
-            noted = log.update_one({"_id": row["_id"]}, {"$setOnInsert": row}, upsert=True)
-    return row, noted.upserted_id is not None
 
 
 def _fits(doc: Doc, move: Transition) -> bool:
@@ -384,10 +467,3 @@ def _edit(move: Transition, change: Doc, remove: list[str]) -> None:
         remove.append("ct")
     elif move.content_type is not None:
         change["ct"] = move.content_type
-
-
-def _guard(doc: Doc, move: Transition) -> Doc:
-    guard: Doc = {"_id": doc["_id"], "st": doc["st"], "tk": doc.get("tk")}
-    if move.overdue_at is not None:
-        guard["dl"] = doc["dl"]
-    return guard

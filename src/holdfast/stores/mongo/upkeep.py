@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 from bson import Timestamp
@@ -13,10 +12,8 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 
 from holdfast.model import clock
 from holdfast.model.message import PRIORITY_MAX
-from holdfast.stores.contract import Cut
 from holdfast.stores.mongo.connections import Connections
 from holdfast.stores.mongo.layout import (
-    COUNTS,
     DELAYED,
     LEASED,
     LOG,
@@ -63,10 +60,7 @@ def drop_all(db: Connections, q: int) -> int:
 def bury(db: Connections) -> None:
     meta = db.get(META)
     for grave in list(meta.find({"_id": {"$gte": "gone/", "$lt": "gone0"}})):
-        # On a standalone server whoever deletes may die before the queue is gone: then it lives.
-        if db.get(QUEUES).find_one({"qid": grave["q"]}, {"_id": 1}) is None:
-            db.get(COUNTS).delete_many({"q": grave["q"]})
-            drop_all(db, grave["q"])
+        drop_all(db, grave["q"])
         if clock.wall_ms() - grave["on"] > GRAVE_MS:
             meta.delete_one({"_id": grave["_id"]})
 
@@ -82,49 +76,6 @@ def late(messages: Collection[Doc], now: int) -> list[int]:
         {"$match": {"dl": {"$lte": now}}},
     ]
     return [doc["_id"] for doc in messages.aggregate(first)]
-
-
-def to_trim(log: Collection[Doc], cuts: Sequence[tuple[int, Cut]]) -> set[int]:
-    """Of queues by number: those whose logs may have rows to drop. One look into the index
-    `finished` for each."""
-    wanted = {q for q, cut in cuts if cut.keep is not None}
-    old: dict[int, list[int]] = defaultdict(list)
-    for q, cut in cuts:
-        if cut.before is not None and q not in wanted:
-            old[cut.before].append(q)
-    for before, qs in old.items():
-        first: list[Doc] = [
-            {"$match": {"q": {"$in": qs}, "fa": {"$gte": 0, "$lt": before}}},
-            {"$sort": {"q": 1, "fa": 1, "sq": 1}},
-            {"$group": {"_id": "$q", "fa": {"$first": "$fa"}}},
-        ]
-        wanted |= {doc["_id"] for doc in log.aggregate(first)}
-    return wanted
-
-
-def trim(log: Collection[Doc], q: int, cut: Cut) -> int:
-    order = [("fa", 1), ("sq", 1)]
-    # Of the rows that say in numbers when they finished; see `holdfast doctor` for others.
-    rows, fields = {"q": q, "fa": {"$gte": 0}}, {"fa": 1, "sq": 1}
-    over: tuple[int, int] | None = None
-    if cut.keep is not None:
-        newest = log.find(rows, fields).sort([(name, -1) for name, _ in order])
-        for doc in newest.skip(cut.keep).limit(1):
-            over = _finished(doc)
-    if over is None and cut.before is None:
-        return 0
-    ids: list[str] = []
-    for doc in log.find(rows, fields).sort(order).limit(cut.limit):
-        old = cut.before is not None and doc["fa"] < cut.before
-        if not old and (over is None or _finished(doc) > over):
-            break
-        ids.append(doc["_id"])
-    return log.delete_many({"_id": {"$in": ids}}).deleted_count if ids else 0
-
-
-def _finished(doc: Doc) -> tuple[int, int]:
-    place = doc.get("sq")
-    return int(doc["fa"]), number(place) if isinstance(place, Timestamp) else 0
 
 
 def expire(db: Connections, kept_ms: int | None) -> None:

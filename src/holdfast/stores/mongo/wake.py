@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 from pymongo.errors import PyMongoError
 
 from holdfast.errors import HoldfastError
 from holdfast.model import clock
 from holdfast.stores.contract import Event
-from holdfast.stores.mongo.connections import Connections
+from holdfast.stores.mongo.connections import Connections, upserted
 from holdfast.stores.mongo.counts import WOKEN
-from holdfast.stores.mongo.layout import COUNTS, Doc
+from holdfast.stores.mongo.layout import COUNTS, EVENTS, Doc
 
 LOOK_S = 1.0
 """How long a waiter trusts that it will be woken."""
@@ -49,13 +50,12 @@ class Wake:
     def watch(self, topics: Iterable[int]) -> dict[int, int]:
         """Start to listen; what is told from now on ends a `wait` for what this returns."""
         self._asked = clock.monotonic()
-        if self._db.has_transactions:
-            with self._news:
-                if self._thread is None and not self._stopped.is_set():
-                    self._thread = threading.Thread(
-                        target=self._listen_loop, name="holdfast-listen", daemon=True
-                    )
-                    self._thread.start()
+        with self._news:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(
+                    target=self._listen_loop, name="holdfast-listen", daemon=True
+                )
+                self._thread.start()
         return {topic: self._told[topic] for topic in (ALL, *topics)}
 
     def wait(self, seen: dict[int, int], timeout: float) -> bool:
@@ -159,3 +159,44 @@ class Subscription:
         return self._in_order(events)
 
     def close(self) -> None: ...
+
+
+class News:
+    """Events for people who watch: the newest EVENTS_KEPT of them."""
+
+    def __init__(self, db: Connections, wake: Wake) -> None:
+        self._db = db
+        self._wake = wake
+
+    def publish(self, events: Sequence[Event]) -> None:
+        with self._db.translated():
+            more = {"$inc": {WOKEN: len(events)}}
+            counts = self._db.get(COUNTS, soon=True)
+            last = upserted(counts, {"_id": f"{NEWS}/events"}, more)[WOKEN]
+            kept = self._db.get(EVENTS)
+            kept.insert_many(
+                {
+                    "_id": last - len(events) + n,
+                    "type": event.type,
+                    "at": event.timestamp,
+                    "payload": msgspec.json.encode(event.payload),
+                }
+                for n, event in enumerate(events, 1)
+            )
+            kept.delete_many({"_id": {"$lte": last - EVENTS_KEPT}})
+        self._wake.tell([NEWS])
+
+    def subscribe(self, after: int | None) -> Subscription:
+        if after is None:
+            with self._db.translated():
+                newest = self._db.get(EVENTS).find_one({}, {"_id": 1}, sort=[("_id", -1)])
+            after = newest["_id"] if newest else 0
+        return Subscription(self._read, self._wake, after or 0)
+
+    def _read(self, after: int) -> list[Event]:
+        with self._db.translated():
+            found = self._db.get(EVENTS).find({"_id": {"$gt": after}}).sort("_id", 1).limit(1000)
+            return [
+                Event(d["type"], int(d["at"]), msgspec.json.decode(d["payload"]), d["_id"])
+                for d in found
+            ]
