@@ -17,8 +17,7 @@ from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import Claim, LeaseAsk, View
 from holdfast.stores.kit import specs
-from holdfast.stores.postgres import statements
-from holdfast.stores.postgres import store as module
+from holdfast.stores.postgres import PostgresStore, leasing, queues, statements
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock, wait_until
 
@@ -116,8 +115,8 @@ def test_a_claim_waits_for_a_lease_under_way_and_then_sees_it(
 ) -> None:
     ids, now = filled(hf, partitions), clock.now()
     claim(hf, 0, "a", now)
-    statement = module._LEASES[True, partitions > 1]
-    bind = module._lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
+    statement = leasing.LEASES[True, partitions > 1]
+    bind = leasing.lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
     assert len(beside.execute(hf.store._sql(statement), bind).fetchall()) == 2
     taking = Meanwhile(lambda: claim(hf, 0, "b", now + TTL))
     beside.commit()
@@ -319,7 +318,7 @@ def test_everything_that_a_growing_queue_holds_is_found_by_its_partition(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPLIT_MAX", 7)
+    monkeypatch.setattr(queues, "SPLIT_MAX", 7)
     queue = hf.queue("orders")
     queue.enqueue_many(Outgoing(n, priority=n % 3, delay=60 if n % 2 else None) for n in range(100))
     held = queue.lease(20)
@@ -400,7 +399,7 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
     hf: Holdfast, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(hf, 3)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(PostgresStore, "look_again_s", 0.1)
     looks = list[str]()
     store = unobserved(hf.store)
     run = store._run

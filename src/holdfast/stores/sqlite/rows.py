@@ -8,9 +8,9 @@ from holdfast.model.message import NO_HISTORY, Lease, Message
 from holdfast.model.payload import JSON
 from holdfast.stores import damage
 from holdfast.stores.contract import LeaseAsk
-from holdfast.stores.rows import COLUMNS, encode_json, read_message, write_history
+from holdfast.stores.rows import columns, encode_json, read_message, write_history
 
-COLUMNS_SO_FAR = COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")
+COLUMNS_SO_FAR = columns(first_leased_at="coalesce(first_leased_at, leased_at)")
 """Of a message that may be leased right now."""
 LEASED_COLUMNS = (
     "coalesce(call, '') || '.' || lease || '.' || seq, deadline, coalesce(leased_at, 0), "

@@ -1,0 +1,126 @@
+"""Queues: their settings and numbers, as they are stored and as they are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.model.queues import QueueSpec
+from holdfast.stores.kit.specs import Remembered, must_exist, number_of, write_policy
+from holdfast.stores.postgres import statements as texts
+from holdfast.stores.postgres import upkeep
+from holdfast.stores.postgres.connections import UPKEEP_S, Connection, Connections
+from holdfast.stores.sql.store import Rows, read_spec
+
+SPLIT_MAX = 10_000
+"""Messages that are marked at a time when a queue gets a second partition."""
+FOLD_EVERY = 256
+"""Writes of one process after which it folds the counts."""
+
+_Known = tuple[QueueSpec, int]
+"""A queue's settings and its qid."""
+
+
+class Queues:
+    def __init__(self, db: Connections) -> None:
+        self._db = db
+        self._known: Remembered[_Known] = Remembered()
+        self._unfolded = 0
+
+    # As they are remembered
+
+    def look_up(self, name: str) -> _Known | None:
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        rows = self._db.rows(texts.SPEC_OF, {"name": name})
+        return self._known.put(name, (read_spec(rows[0]), rows[0][0]) if rows else None)
+
+    def spec(self, name: str) -> QueueSpec:
+        return must_exist(name, self.look_up(name))[0]
+
+    def qid(self, name: str) -> int:
+        return must_exist(name, self.look_up(name))[1]
+
+    def forget(self, *names: str) -> None:
+        """These, or all of them."""
+        self._known.forget(*names)
+
+    def forget_unless(self, name: str, partitions: int) -> None:
+        """Nobody who has seen a queue's new partitions is shown its old settings after that."""
+        known = self._known.last(name)
+        if known is not None and known[0].partitions != partitions:
+            self._known.forget(name)
+
+    # As they are stored
+
+    def put(self, specs: Sequence[QueueSpec]) -> bool:
+        self.forget()
+        for spec in specs:
+            if spec.revision and spec.partitions > 1:
+                self._split(spec.name)
+        done = self._db.run(lambda db: self._put(db, specs))
+        self.forget()
+        return done
+
+    def _put(self, db: Connection, specs: Sequence[QueueSpec]) -> bool:
+        lock = (f"{self._db.where.schema}.queue",)
+        db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", lock)
+        rows = self._db.within(db)
+        stored = rows(texts.SPECS, {})
+        revisions = {row[1]: read_spec(row).revision for row in stored}
+        if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
+            return False
+        qids = {row[1]: row[0] for row in stored}
+        for spec in specs:
+            qid = number_of(spec.name, qids.get, lambda: rows(texts.NEW_HOME, {})[0][0])
+            qids[spec.name] = qid
+            bind: dict[str, Any] = {
+                "qid": qid,
+                "name": spec.name,
+                "partitions": spec.partitions,
+                "paused": spec.paused,
+                "policy": write_policy(spec.policy),
+                "created_at": spec.created_at,
+                "revision": spec.revision + 1,
+                "ordered": spec.ordered,
+                "starts": list(spec.starts),
+            }
+            rows(texts.PUT_QUEUE, bind)
+        return True
+
+    def _split(self, name: str) -> None:
+        """Mark the messages of a queue that has one partition, before it gets a second one: from
+        then on they are found by their partition only if they are marked. In steps, so that nobody
+        waits for long. What is leased is marked when it comes back."""
+        for (qid,) in self._db.rows(texts.SPLIT_NEW, {"name": name}):
+            bind = {"qid": qid, "limit": SPLIT_MAX}
+            for statement in texts.SPLIT.values():
+                while self._db.rows(statement, bind)[0][0]:
+                    pass
+
+    def delete(self, names: Sequence[str], *, only_empty: bool) -> bool:
+        def delete(rows: Rows) -> bool:
+            rows("SET LOCAL statement_timeout = 0", {})
+            found = rows(texts.SPECS_LOCKED, {"names": list(names)})
+            qids = {"qids": [row[0] for row in found]}
+            if only_empty and rows(texts.HOLDS, qids):
+                return False
+            for statement in texts.DROP_QUEUE:
+                rows(statement, qids)
+            return True
+
+        self.forget()
+        deleted = self._db.run(lambda db: delete(self._db.within(db)), timeout=UPKEEP_S)
+        self.forget()
+        return deleted
+
+    def fold(self, queues: int = 1) -> None:
+        """Counts must not pile up where no sweeper runs. A write adds one for each queue."""
+        self._unfolded += queues
+        if self._unfolded >= FOLD_EVERY:
+            self._unfolded = 0
+            with suppress(HoldfastError):  # the call that it follows has succeeded, and must say so
+                self._db.rows(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
