@@ -402,8 +402,8 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
     monkeypatch.setattr(PostgresStore, "look_again_s", 0.1)
     looks = list[str]()
     store = unobserved(hf.store)
-    run = store._run
-    store._run = lambda statement, bind: looks.append(statement) or run(statement, bind)
+    run = store._db.rows
+    store._db.rows = lambda statement, bind: looks.append(statement) or run(statement, bind)
     stop = threading.Event()
 
     def tell() -> None:

@@ -92,7 +92,7 @@ BUGS = [
     sqlite_bug(
         name="a queue's spec overwrites a newer revision",
         where="put",
-        old="if any(stored.get(spec.name, 0) != spec.revision for spec in specs):",
+        old="if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):",
         new="if False:",
         caught_by="conformance/test_keeping.py",
     ),

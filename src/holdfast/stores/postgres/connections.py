@@ -6,7 +6,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.model import clock
 from holdfast.stores.kit.forks import Opening
+from holdfast.stores.postgres import arrays
 from holdfast.stores.postgres.schema import in_schema
 from holdfast.stores.sql.store import Rows
 
@@ -131,6 +132,9 @@ class Connections:
         """The same for a statement that is written for the schema `holdfast`."""
         return self.execute(self.sql(statement), bind)
 
+    def change(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return self.rows(statement, bind)
+
     def rows_unless_held(
         self, statement: str, bind: dict[str, Any]
     ) -> list[tuple[Any, ...]] | None:
@@ -146,6 +150,10 @@ class Connections:
 
         return _again(run, _RACES)
 
+    def transact(self, act: Callable[[Rows], T], *, timeout: float | None = None) -> T:
+        """`act` in a transaction of its own; again if it lost a race with another one."""
+        return self.run(lambda db: act(self.within(db)), timeout=timeout)
+
     def within(self, db: Connection) -> Rows:
         """Runs statements in the transaction that is open on `db`."""
 
@@ -155,14 +163,20 @@ class Connections:
 
         return rows
 
+    def listed(self, values: Sequence[str]) -> arrays.Texts:
+        return arrays.texts(values)
+
+    def ids(self, ids: Sequence[str]) -> arrays.Uuids:
+        return arrays.uuids(ids)
+
     def snapshot(self, read: Callable[[Rows], T]) -> T:
         """Several reads of one moment."""
 
-        def at_one_moment(db: Connection) -> T:
-            db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            return read(self.within(db))
+        def at_one_moment(rows: Rows) -> T:
+            rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
+            return read(rows)
 
-        return self.run(at_one_moment)
+        return self.transact(at_one_moment)
 
     @contextmanager
     def upkeep(self) -> Generator[Connection, None, None]:

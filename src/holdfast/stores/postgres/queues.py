@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.model.queues import QueueSpec
-from holdfast.stores.kit.specs import Remembered, must_exist, number_of, write_policy
+from holdfast.stores.kit.specs import Remembered, must_exist
 from holdfast.stores.postgres import statements as texts
 from holdfast.stores.postgres import upkeep
-from holdfast.stores.postgres.connections import UPKEEP_S, Connection, Connections
+from holdfast.stores.postgres.connections import UPKEEP_S, Connections
+from holdfast.stores.sql import queues
 from holdfast.stores.sql.store import Rows, read_spec
 
 SPLIT_MAX = 10_000
@@ -61,35 +61,14 @@ class Queues:
         for spec in specs:
             if spec.revision and spec.partitions > 1:
                 self._split(spec.name)
-        done = self._db.run(lambda db: self._put(db, specs))
+
+        def put(rows: Rows) -> bool:
+            rows(texts.LOCK, {"name": f"{self._db.where.schema}.queue"})
+            return queues.put(rows, texts, specs, list)
+
+        done = self._db.transact(put)
         self.forget()
         return done
-
-    def _put(self, db: Connection, specs: Sequence[QueueSpec]) -> bool:
-        lock = (f"{self._db.where.schema}.queue",)
-        db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", lock)
-        rows = self._db.within(db)
-        stored = rows(texts.SPECS, {})
-        revisions = {row[1]: read_spec(row).revision for row in stored}
-        if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):
-            return False
-        qids = {row[1]: row[0] for row in stored}
-        for spec in specs:
-            qid = number_of(spec.name, qids.get, lambda: rows(texts.NEW_HOME, {})[0][0])
-            qids[spec.name] = qid
-            bind: dict[str, Any] = {
-                "qid": qid,
-                "name": spec.name,
-                "partitions": spec.partitions,
-                "paused": spec.paused,
-                "policy": write_policy(spec.policy),
-                "created_at": spec.created_at,
-                "revision": spec.revision + 1,
-                "ordered": spec.ordered,
-                "starts": list(spec.starts),
-            }
-            rows(texts.PUT_QUEUE, bind)
-        return True
 
     def _split(self, name: str) -> None:
         """Mark the messages of a queue that has one partition, before it gets a second one: from
@@ -104,16 +83,10 @@ class Queues:
     def delete(self, names: Sequence[str], *, only_empty: bool) -> bool:
         def delete(rows: Rows) -> bool:
             rows("SET LOCAL statement_timeout = 0", {})
-            found = rows(texts.SPECS_LOCKED, {"names": list(names)})
-            qids = {"qids": [row[0] for row in found]}
-            if only_empty and rows(texts.HOLDS, qids):
-                return False
-            for statement in texts.DROP_QUEUE:
-                rows(statement, qids)
-            return True
+            return queues.delete(rows, texts, names, list, only_empty=only_empty)
 
         self.forget()
-        deleted = self._db.run(lambda db: delete(self._db.within(db)), timeout=UPKEEP_S)
+        deleted = self._db.transact(delete, timeout=UPKEEP_S)
         self.forget()
         return deleted
 

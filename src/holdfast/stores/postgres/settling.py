@@ -28,7 +28,7 @@ class Settling:
         return self._each(moves, now)
 
     def _each(self, moves: Sequence[Transition], now: int) -> list[Settled]:
-        return self._db.run(lambda db: settle.settle(self._db.within(db), moves, now))
+        return self._db.transact(lambda rows: settle.settle(rows, moves, now))
 
     def _finish(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         """Acks of one queue: a single statement, and a second look only at what was not held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.model.moves import State
 from holdfast.stores.postgres.rows import COLUMNS, LEASED_COLUMNS
@@ -47,8 +47,11 @@ FROM holdfast.queue"""
 SPECS: str = f"{_SPEC} ORDER BY name"
 SPEC_OF = f"{_SPEC} WHERE name = %(name)s"
 # Waits for everybody who is enqueueing, and lets nobody begin to.
-SPECS_LOCKED = f"{_SPEC} WHERE name = ANY(%(names)s) ORDER BY qid FOR UPDATE"
-NEW_HOME = "SELECT nextval('holdfast.home')"
+QUEUES_TO_DELETE: str = """
+SELECT qid FROM holdfast.queue WHERE name = ANY(%(names)s) ORDER BY qid FOR UPDATE
+"""
+LOCK = "SELECT pg_advisory_xact_lock(hashtext(%(name)s))"
+NEW_HOME: str = "SELECT nextval('holdfast.home')"
 SHAPE: str = "SELECT qid, partitions FROM holdfast.queue WHERE name = %(name)s"
 QIDS = "SELECT name, qid FROM holdfast.queue WHERE name = ANY(%(names)s)"
 # Index message_leased, one step for each queue that has leases.
@@ -103,7 +106,7 @@ FROM holdfast.message WHERE qid = ANY(%(qids)s) AND state = 1 AND available_at <
 GROUP BY qid, part, rank
 """
 
-PUT_QUEUE = """
+PUT_QUEUE: str = """
 INSERT INTO holdfast.queue (qid, name, partitions, paused, policy, created_at, revision, ordered,
   starts)
 VALUES (%(qid)s, %(name)s, %(partitions)s, %(paused)s, %(policy)s, %(created_at)s, %(revision)s,
@@ -174,7 +177,7 @@ RETURNING part
 """
     for state in (0, 1)
 }
-DROP_QUEUE = [
+DELETE_QUEUE: Sequence[str] = [
     f"DELETE FROM holdfast.{table} WHERE qid = ANY(%(qids)s)"
     for table in ("message", "log", "delta", "queue")
 ]
@@ -195,7 +198,7 @@ WHERE n.nspname = %s AND c.relname = 'meta'
 """
 
 # Indexes message_ready, message_delayed and message_leased.
-HOLDS = """
+NOT_EMPTY: str = """
 SELECT 1 FROM unnest(%(qids)s) AS q (qid) WHERE EXISTS (
   SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 0)
 OR EXISTS (SELECT 1 FROM holdfast.message m WHERE m.qid = q.qid AND m.state = 1)

@@ -6,7 +6,7 @@ batches, and waits for no lock that another consumer holds. See docs/adr/0007.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +42,7 @@ def open_url(url: str) -> PostgresStore:
 
 
 class PostgresStore(SqlStore):
+    _db: Connections
     statements = texts
     look_again_s = 0.01
 
@@ -49,7 +50,6 @@ class PostgresStore(SqlStore):
         self._where = where
         self._db = Connections(where)
         self._sql = self._db.sql
-        self._run = self._db.rows
         self._waking = PerProcess(lambda: Wake(self._db, where.schema))
         self._queues = Queues(self._db)
         self._enqueueing = Enqueueing(self._db)
@@ -104,24 +104,9 @@ class PostgresStore(SqlStore):
 
     def time(self) -> int:
         now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-        return self._run(now, {})[0][0]
+        return self._db.rows(now, {})[0][0]
 
     # What SqlStore asks for
-
-    def _read(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        return self._run(statement, bind)
-
-    def _write(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        return self._run(statement, bind)
-
-    def _snapshot(self, read: Callable[[Rows], T]) -> T:
-        return self._db.snapshot(read)
-
-    def _list(self, values: Sequence[str]) -> Any:
-        return arrays.texts(values)
-
-    def _ids(self, ids: Sequence[str]) -> Any:
-        return arrays.uuids(ids)
 
     def _qid(self, queue: str) -> int:
         return self._queues.qid(queue)
@@ -168,7 +153,7 @@ class PostgresStore(SqlStore):
         if of == 1:
             return 0 in partitions
         bind = {"qid": qid, "partitions": arrays.ints(partitions)}
-        return bool(self._run(texts.READY_IN, bind))
+        return bool(self._db.rows(texts.READY_IN, bind))
 
     # Queues
 
@@ -254,7 +239,7 @@ class PostgresStore(SqlStore):
     # Claims, records, events
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
-        rows = self._run(texts.CLAIM, {"name": name, "owner": owner, "ttl": ttl_ms, "now": now})
+        rows = self._db.rows(texts.CLAIM, {"name": name, "owner": owner, "ttl": ttl_ms, "now": now})
         return Claim(name, owner, rows[0][0], now + ttl_ms) if rows and ttl_ms else None
 
     def put_record(
@@ -267,21 +252,19 @@ class PostgresStore(SqlStore):
             statement = texts.EITHER
         else:
             statement = texts.CHANGE if revision else texts.NEW
-        return bool(self._run(statement, bind)) or (value is None and revision is None)
+        return bool(self._db.rows(statement, bind)) or (value is None and revision is None)
 
     def publish(self, events: Sequence[Event]) -> None:
-        def write(db: Connection) -> None:
+        def write(rows: Rows) -> None:
             # One after the other: a number that is seen has all smaller ones before it.
-            lock = (f"{self._where.schema}.event",)
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", lock)
-            rows = self._db.within(db)
+            rows(texts.LOCK, {"name": f"{self._where.schema}.event"})
             for event in events:
                 payload = msgspec.json.encode(event.payload).decode()
                 bind = {"type": event.type, "at": event.timestamp, "payload": payload}
                 rows(texts.NEW_EVENT, bind)
             rows(texts.FORGET_EVENTS, {"kept": EVENTS_KEPT})
 
-        self._db.run(write)
+        self._db.transact(write)
         self._wake.tell([EVENTS])
 
     def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
@@ -296,7 +279,7 @@ class PostgresStore(SqlStore):
 
     def look(self) -> dict[str, Any]:
         """What an operator wants to know of the server; see `holdfast doctor`."""
-        return dict(zip(texts.FACTS, self._run(texts.LOOK, {})[0], strict=True))
+        return dict(zip(texts.FACTS, self._db.rows(texts.LOOK, {})[0], strict=True))
 
 
 def migrations(url: str = "", *, schema: str = "holdfast") -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
 from psycopg import errors
@@ -98,7 +98,7 @@ class Upkeep:
             counts.write(rows)
             return len(gone)
 
-        return self._changing(delete)
+        return self._connections.transact(delete)
 
     def purge(self, qid: int, limit: int) -> int:
         def drop(rows: Rows) -> int:
@@ -110,10 +110,7 @@ class Upkeep:
             counts.write(rows)
             return n
 
-        return self._changing(drop)
-
-    def _changing(self, act: Callable[[Rows], int]) -> int:
-        return self._connections.run(lambda db: act(self._connections.within(db)))
+        return self._connections.transact(drop)
 
     def _vacuum(self, db: Connection, schema: str) -> None:
         """In a small share of the time: beside an old snapshot it clears nothing, and takes longer

@@ -59,7 +59,32 @@ class Statements(Protocol):
     LAST_EVENT: str
 
 
+class Database(Protocol):
+    """The connections of a store."""
+
+    def rows(self, statement: str, bind: dict[str, Any]) -> list[Row]:
+        """What a statement reads."""
+        ...
+
+    def change(self, statement: str, bind: dict[str, Any]) -> list[Row]:
+        """A statement as a transaction. Nobody waits for what it changes."""
+        ...
+
+    def snapshot(self, read: Callable[[Rows], T]) -> T:
+        """Several reads of one moment."""
+        ...
+
+    def listed(self, values: Sequence[str]) -> Any:
+        """A list, as statements bind it."""
+        ...
+
+    def ids(self, ids: Sequence[str]) -> Any:
+        """The ids of messages, as statements bind them."""
+        ...
+
+
 class SqlStore:
+    _db: Database
     statements: Statements
     events_rest_s = 0.0
     """Between two looks for events, where every commit ends a wait for one."""
@@ -67,21 +92,6 @@ class SqlStore:
     """Between two looks for messages in some partitions, where those in others end a wait."""
 
     # What each database does its own way
-
-    def _read(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        raise NotImplementedError
-
-    def _write(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        """One statement as a transaction. Nobody waits for what it changes."""
-        raise NotImplementedError
-
-    def _snapshot(self, read: Callable[[Rows], T]) -> T:
-        """Several reads of one moment."""
-        raise NotImplementedError
-
-    def _list(self, values: Sequence[str]) -> Any:
-        """As statements bind a list."""
-        raise NotImplementedError
 
     def _qid(self, queue: str) -> int:
         raise NotImplementedError
@@ -113,17 +123,17 @@ class SqlStore:
 
     def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         if overdue is None:
-            rows = self._read(self.statements.SPECS, {})
+            rows = self._db.rows(self.statements.SPECS, {})
         else:
-            rows = self._read(self.statements.LATE_QUEUES, {"now": overdue})
+            rows = self._db.rows(self.statements.LATE_QUEUES, {"now": overdue})
         return [read_spec(row) for row in rows]
 
     def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
-        found = self._snapshot(lambda rows: self._stats(rows, queues, now))
+        found = self._db.snapshot(lambda rows: self._stats(rows, queues, now))
         return [must_exist(name, found.get(name)) for name in queues]
 
     def _stats(self, rows: Rows, queues: Sequence[str], now: int) -> dict[str, QueueStats]:
-        counted = rows(self.statements.DEPTHS, {"names": self._list(queues)})
+        counted = rows(self.statements.DEPTHS, {"names": self._db.listed(queues)})
         heads = self._heads(rows, {row[1]: row[3] for row in counted}, now)
         return {
             name: queue_stats(
@@ -147,26 +157,22 @@ class SqlStore:
             counts = {part: counts for part, *counts in stored}
             return depths_of(partitions, counts, heads.due, heads.oldest())
 
-        return self._snapshot(read)
+        return self._db.snapshot(read)
 
     # Messages
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         bind = {"qid": self._qid(queue), "now": now, "limit": limit}
-        rows = self._read(self.statements.OVERDUE, bind)
+        rows = self._db.rows(self.statements.OVERDUE, bind)
         return [self._lease_of(row, queue, 0) for row in rows]
 
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         bind = {"qid": self._qid(queue), "batch": batch, "after": after, "limit": limit}
-        return [self._lease_of(row, queue, 0) for row in self._read(self.statements.BATCH, bind)]
+        return [self._lease_of(row, queue, 0) for row in self._db.rows(self.statements.BATCH, bind)]
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        bind = {"home": self._qid(queue) // 2, "ids": self._ids(ids)}
-        return [read_message(row, row[0], 1) for row in self._read(self.statements.GET, bind)]
-
-    def _ids(self, ids: Sequence[str]) -> Any:
-        """As statements bind the ids of messages."""
-        return self._list(ids)
+        bind = {"home": self._qid(queue) // 2, "ids": self._db.ids(ids)}
+        return [read_message(row, row[0], 1) for row in self._db.rows(self.statements.GET, bind)]
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor, qid = read_cursor(after), self._qid(view.queue)
@@ -175,7 +181,7 @@ class SqlStore:
             ((end,),) = rows(self.statements.END, {})
             return end, self._page(rows, view, qid, cursor, limit + 1, now)
 
-        end, found = self._snapshot(read)
+        end, found = self._db.snapshot(read)
         return page_of([self._keyed(row, view) for row in found], view, limit, end)
 
     def _keyed(self, row: Row, view: View) -> Keyed:
@@ -199,7 +205,7 @@ class SqlStore:
             cuts = rows(self.statements.CUTS[view.state], {**bind, "step": step})
             return [f"{a}.{b}" for a, b in cuts[: max(0, count - 1) // step]]
 
-        return self._snapshot(read)
+        return self._db.snapshot(read)
 
     def wait(
         self,
@@ -223,7 +229,7 @@ class SqlStore:
     ) -> float | None:
         """None when there is something to lease; else the seconds until the next is due."""
         ahead = float("inf")
-        found = self._read(self.statements.ANYTHING, {"names": self._list(queues)})
+        found = self._db.rows(self.statements.ANYTHING, {"names": self._db.listed(queues)})
         all_exist(queues, [row[0] for row in found])
         for _, qid, paused, of, ready, due in found:
             if paused:
@@ -239,7 +245,7 @@ class SqlStore:
     # Claims, records, events
 
     def claims(self, names: Sequence[str]) -> list[Claim | None]:
-        rows = self._read(self.statements.CLAIMS, {"names": self._list(names)})
+        rows = self._db.rows(self.statements.CLAIMS, {"names": self._db.listed(names)})
         found = {row[0]: Claim(*row) for row in rows}
         return [found.get(name) for name in names]
 
@@ -247,24 +253,24 @@ class SqlStore:
         self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[Record]:
         bind = {"kind": kind, "prefix": prefix, "after": after, "limit": limit}
-        return [Record(*row) for row in self._read(self.statements.RECORDS, bind)]
+        return [Record(*row) for row in self._db.rows(self.statements.RECORDS, bind)]
 
     def drop_records(
         self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
     ) -> int:
         before = FAR if before is None else before
         bind = {"kind": kind, "prefix": prefix, "after": "", "before": before, "limit": limit}
-        return len(self._write(self.statements.DROP_RECORDS, bind))
+        return len(self._db.change(self.statements.DROP_RECORDS, bind))
 
     def subscribe(self, after: int | None = None) -> Subscription:
         if after is None:
-            ((after,),) = self._read(self.statements.LAST_EVENT, {})
+            ((after,),) = self._db.rows(self.statements.LAST_EVENT, {})
         return Subscription(
             self._events, lambda: self._watch([EVENTS]), after or 0, rest_s=self.events_rest_s
         )
 
     def _events(self, after: int) -> list[Event]:
-        rows = self._read(self.statements.EVENTS, {"after": after, "limit": EVENTS_KEPT})
+        rows = self._db.rows(self.statements.EVENTS, {"after": after, "limit": EVENTS_KEPT})
         return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
 
 

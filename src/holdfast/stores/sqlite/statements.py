@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.model.moves import State
 from holdfast.stores.rows import COLUMNS
@@ -30,15 +30,27 @@ WITH RECURSIVE held (qid) AS (
 QID = "SELECT qid FROM holdfast_queue WHERE name = ?"
 SHAPE: str = "SELECT qid, partitions FROM holdfast_queue WHERE name = :name"
 PARTITIONS = "SELECT partitions FROM holdfast_queue WHERE qid = :qid"
-PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-REVISIONS = "SELECT name, revision FROM holdfast_queue"
-HELD = "SELECT sum(ready + delayed + leased) FROM holdfast_depth WHERE qid = ?"
-DROP_QUEUE = [
-    f"DELETE FROM holdfast_{table} WHERE qid = ?" for table in ("message", "log", "depth", "queue")
-]
-FORGET_LEASES = """
-DELETE FROM holdfast_lease WHERE lease NOT IN (SELECT lease FROM holdfast_message WHERE state = 2)
+NEW_HOME: str = "UPDATE holdfast_meta SET value = value + 1 WHERE name = 'home' RETURNING value"
+PUT_QUEUE: str = """
+REPLACE INTO holdfast_queue (qid, name, partitions, paused, policy, created_at, revision, ordered,
+  starts)
+VALUES (:qid, :name, :partitions, :paused, :policy, :created_at, :revision, :ordered, :starts)
 """
+QUEUES_TO_DELETE: str = """
+SELECT qid FROM holdfast_queue WHERE name IN (SELECT value FROM json_each(:names))
+"""
+NOT_EMPTY: str = """
+SELECT 1 FROM holdfast_depth WHERE qid IN (SELECT value FROM json_each(:qids))
+GROUP BY qid HAVING sum(ready + delayed + leased) <> 0
+"""
+DELETE_QUEUE: Sequence[str] = [
+    *(
+        f"DELETE FROM holdfast_{table} WHERE qid IN (SELECT value FROM json_each(:qids))"
+        for table in ("message", "log", "depth", "queue")
+    ),
+    "DELETE FROM holdfast_lease "
+    "WHERE lease NOT IN (SELECT lease FROM holdfast_message WHERE state = 2)",
+]
 
 # Index holdfast_leased.
 OVERDUE: str = f"""

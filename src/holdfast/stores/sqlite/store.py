@@ -6,12 +6,11 @@ whole batch, and an empty queue is noticed by a reader, without asking for the w
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,17 +23,15 @@ from holdfast.model.queues import QueueSpec
 from holdfast.stores import damage, url_options
 from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, View
 from holdfast.stores.kit.figures import Heads
-from holdfast.stores.kit.specs import check_version
+from holdfast.stores.kit.specs import check_version, write_starts
 from holdfast.stores.kit.waiting import Watch
+from holdfast.stores.sql.queues import delete, put
 from holdfast.stores.sql.store import EVENTS_KEPT, Row, Rows, SqlStore, between, read_spec, scripts
 from holdfast.stores.sqlite import board, enqueueing, leasing, queues, settle
 from holdfast.stores.sqlite import statements as texts
-from holdfast.stores.sqlite.connections import Connections, Undecodable
+from holdfast.stores.sqlite.connections import Connections
 from holdfast.stores.sqlite.rows import read_lease
 from holdfast.stores.sqlite.settle import LOGGED, Counts
-
-T = TypeVar("T")
-logger = logging.getLogger("holdfast.stores.sqlite")
 
 
 def open_url(url: str) -> SQLiteStore:
@@ -60,6 +57,7 @@ def open_url(url: str) -> SQLiteStore:
 
 
 class SQLiteStore(SqlStore):
+    _db: Connections
     statements = texts
     events_rest_s = 0.01
     """Every commit may bring an event, and hardly one does: at most a hundred looks a second."""
@@ -93,7 +91,7 @@ class SQLiteStore(SqlStore):
 
     def misplaced(self, limit: int) -> list[str]:
         """The ids of messages whose row was damaged so that nothing finds them any more."""
-        rows = self._read(texts.MISPLACED, {"limit": limit})
+        rows = self._db.rows(texts.MISPLACED, {"limit": limit})
         return [damage.text(id) for (id,) in rows]
 
     def close(self) -> None:
@@ -103,36 +101,6 @@ class SQLiteStore(SqlStore):
         return clock.wall_ms()
 
     # What SqlStore asks for
-
-    def _read(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        def read() -> list[Row]:
-            with self._db.read() as db:
-                return db.execute(statement, bind).fetchall()
-
-        return self._leniently(read)
-
-    def _write(self, statement: str, bind: dict[str, Any]) -> list[Row]:
-        with self._db.write(quiet=True) as db:
-            return db.execute(statement, bind).fetchall()
-
-    def _snapshot(self, read: Callable[[Rows], T]) -> T:
-        def read_all() -> T:
-            with self._db.snapshot() as db:
-                return read(lambda statement, bind: db.execute(statement, bind).fetchall())
-
-        return self._leniently(read_all)
-
-    def _leniently(self, act: Callable[[], T]) -> T:
-        """Again, in a new transaction, once it has met text that is no UTF-8."""
-        try:
-            return act()
-        except Undecodable:
-            if self._db.read_leniently():
-                logger.warning("%s: a text in it is no UTF-8; see holdfast doctor", self.path)
-            return act()
-
-    def _list(self, values: Sequence[str]) -> Any:
-        return msgspec.json.encode(list(values)).decode()
 
     def _qid(self, queue: str) -> int:
         with self._db.read() as db:
@@ -180,13 +148,12 @@ class SQLiteStore(SqlStore):
 
     def _ready_in(self, qid: int, partitions: Sequence[int], of: int) -> bool:
         binds = ({"qid": qid, "part": part} for part in partitions)
-        return any(self._read(texts.READY_IN, bind) for bind in binds)
+        return any(self._db.rows(texts.READY_IN, bind) for bind in binds)
 
     # Queues
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
-        with self._db.write() as db:
-            return queues.put(db, specs)
+        return self._db.transact(lambda rows: put(rows, texts, specs, write_starts))
 
     def get_queue(self, name: str) -> QueueSpec | None:
         with self._db.peek() as db:
@@ -194,8 +161,10 @@ class SQLiteStore(SqlStore):
         return read_spec(row) if row else None
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
-        with self._db.write() as db:
-            return queues.delete(db, names, only_empty=only_empty)
+        listed = self._db.listed
+        return self._db.transact(
+            lambda rows: delete(rows, texts, names, listed, only_empty=only_empty)
+        )
 
     # Messages
 
@@ -216,17 +185,17 @@ class SQLiteStore(SqlStore):
             )
 
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
-        return self._leniently(lambda: leasing.lease(self._db, ask, now))
+        return self._db.leniently(lambda: leasing.lease(self._db, ask, now))
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
-        return self._leniently(lambda: leasing.hold(self._db, ask, now))
+        return self._db.leniently(lambda: leasing.hold(self._db, ask, now))
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         def finish() -> int:
             with self._db.write(quiet=True) as db:
                 return settle.finish(db, queues.existing(db, queue), batch, limit, now, status)
 
-        return self._leniently(finish)
+        return self._db.leniently(finish)
 
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
         if not moves:
@@ -237,7 +206,7 @@ class SQLiteStore(SqlStore):
             with self._writing(within, quiet=quiet) as db:
                 return settle.settle(db, moves, now)
 
-        return self._leniently(apply)
+        return self._db.leniently(apply)
 
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         if not rows:
