@@ -39,7 +39,7 @@ from holdfast import (
 )
 from holdfast.model.message import Status, home_of
 from holdfast.stores import open_store
-from holdfast.stores.contract import LeaseAsk, Store, View
+from holdfast.stores.contract import BatchEnd, ReserveAsk, Store, View, batch_in, held_in
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
 
@@ -137,10 +137,10 @@ class SideBySide(RuleBasedStateMachine):
     @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from(NAMES))
     def hold(self, name: str, limit: int, batch: str) -> None:
         self.calls += 1
-        ask = LeaseAsk(name, limit, "me", f"{self.calls:016x}", 10_000, batch=batch)
+        ask = ReserveAsk(name, limit, "me", f"{self.calls:016x}", batch)
         now = self.clock.now()
-        if self._same(lambda hf: hf.store.hold(ask, now)):
-            model, real = self._both(lambda hf: hf.store.leased(name, batch, None, 100))
+        if self._same(lambda hf: hf.store.lease(ask, now)):
+            model, real = self._both(lambda hf: batch_in(hf.store, name, batch, None, 100))
             known = {lease.token for _, lease in self.leases}
             pairs = zip(model, real, strict=True)
             self.leases += [pair for pair in pairs if pair[1].token not in known]
@@ -149,8 +149,8 @@ class SideBySide(RuleBasedStateMachine):
           status=st.sampled_from(["COMPLETED", "COMPLETED_WITH_ERRORS", None]))  # fmt: skip
     def finish(self, name: str, batch: str, limit: int, status: Status | None) -> None:
         now = self.clock.now()
-        held = [lease.id for lease in self.real.store.leased(name, batch, None, limit)]
-        n = self._same(lambda hf: hf.store.finish(name, batch, limit, now, status))
+        held = [lease.id for lease in batch_in(self.real.store, name, batch, None, limit)]
+        n = self._same(lambda hf: hf.store.settle(BatchEnd(name, batch, limit, status), now))
         assert n == len(held)
         self.held[home_of(name)] -= set(held)
 
@@ -159,7 +159,7 @@ class SideBySide(RuleBasedStateMachine):
         """A whole batch, as a query that is gone has it released."""
         self._same(
             lambda hf: hf.queue(name).settle(
-                [(lease, Release()) for lease in hf.store.leased(name, batch, None, 100)]
+                [(lease, Release()) for lease in batch_in(hf.store, name, batch, None, 100)]
             )
         )
 
@@ -183,7 +183,7 @@ class SideBySide(RuleBasedStateMachine):
                 limit = message.max_attempts or 2
                 if message.attempts >= limit:
                     self.held["b"].discard(message.id)
-        self.edges += [m.available_at for m in self.real.store.get(name, list(IDS))]
+        self.edges += [m.available_at for m in held_in(self.real.store, name, list(IDS))]
 
     @rule(data=st.data(), off=st.sampled_from([-1, 0, 0, 1]))
     def to_an_edge(self, data: st.DataObject, off: int) -> None:
@@ -255,7 +255,7 @@ class SideBySide(RuleBasedStateMachine):
             view: [(e.message, e.lease and _shown(e.lease), e.finished) for e in entries]
             for view, entries in self.rows.items()
         }
-        batches = [hf.store.leased(name, batch, None, 100) for name in QUEUES for batch in NAMES]
+        batches = [batch_in(hf.store, name, batch, None, 100) for name in QUEUES for batch in NAMES]
         return shown, self.counts, [[_shown(lease) for lease in batch] for batch in batches]
 
     def nothing_is_lost_or_doubled(self) -> None:

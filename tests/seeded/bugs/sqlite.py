@@ -164,7 +164,7 @@ BUGS = [
     ),
     sqlite_bug(
         name="held messages have a deadline",
-        where="hold",
+        where="reserve",
         old="return len(take(connections, ask, now, TAKE_HELD)[1])",
         new="return len(take(connections, ask, now, TAKE)[1])",
         caught_by="conformance/test_holding.py",

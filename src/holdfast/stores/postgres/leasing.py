@@ -274,7 +274,7 @@ class Leasing:
         rows = self._lease(ask, now, LEASES, take)
         return [take_lease(row, ask, now) for row in rows or ()]
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def reserve(self, ask: LeaseAsk, now: int) -> int:
         def count(statement: str, bind: dict[str, Any]) -> int:
             return self._db.rows(statement, bind)[0][0]
 

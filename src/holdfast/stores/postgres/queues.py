@@ -32,11 +32,20 @@ class Queues:
     # As they are remembered
 
     def look_up(self, name: str) -> _Known | None:
-        known = self._known.get(name)
-        if known is not None:
-            return known
-        rows = self._db.rows(texts.SPEC_OF, {"name": name})
-        return self._known.put(name, (read_spec(rows[0]), rows[0][0]) if rows else None)
+        return self._known.get(name) or self._read([name]).get(name)
+
+    def look_up_all(self, names: Sequence[str]) -> dict[str, _Known]:
+        """Those that exist; all that are not remembered in one statement."""
+        found = {name: known for name in names if (known := self._known.get(name))}
+        missing = [name for name in names if name not in found]
+        return found | self._read(missing) if missing else found
+
+    def _read(self, names: Sequence[str]) -> dict[str, _Known]:
+        rows = self._db.rows(texts.SPECS_OF, {"names": self._db.listed(names)})
+        found = {row[1]: (read_spec(row), row[0]) for row in rows}
+        for name in names:
+            self._known.put(name, found.get(name))
+        return found
 
     def spec(self, name: str) -> QueueSpec:
         return must_exist(name, self.look_up(name))[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.model.message import Status
 from holdfast.model.moves import Settled, Transition, Verb
+from holdfast.stores.contract import BatchEnd
 from holdfast.stores.postgres import settle
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.queues import Queues
@@ -75,14 +75,14 @@ class Settling:
             answers.update(zip(rest, again, strict=True))
         return [answers[n] for n in range(len(moves))]
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def end_batch(self, end: BatchEnd, now: int) -> int:
         bind: dict[str, Any] = {
-            "qid": self._queues.qid(queue),
-            "batch": batch,
-            "limit": limit,
+            "qid": self._queues.qid(end.queue),
+            "batch": end.batch,
+            "limit": end.limit,
             "now": now,
-            "day": 0 if status is None else now // DAY_MS,
-            "status": status,
+            "day": 0 if end.status is None else now // DAY_MS,
+            "status": end.status,
             "verb": Verb.ACK.value,
         }
         n = self._db.rows(settle.FINISH_BATCH, bind)[0][0]

@@ -36,16 +36,22 @@ WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
 ORDER BY message.id LIMIT %(limit)s
 """
 # Primary key.
-GET: str = f"""
-SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), {COLUMNS}
+HELD: str = f"""
+SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), state = 2, {LEASED_COLUMNS}
 FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
+"""
+# Index log_id, of every day.
+LOGGED: str = f"""
+SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = l.qid), seq, finished_at, status, leased_at,
+  owner, result, {COLUMNS}
+FROM holdfast.log l WHERE id = ANY(%(ids)s) AND qid + 0 IN (%(source)s, %(dlq)s)
 """
 
 _SPEC = """
 SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
 FROM holdfast.queue"""
 SPECS: str = f"{_SPEC} ORDER BY name"
-SPEC_OF = f"{_SPEC} WHERE name = %(name)s"
+SPECS_OF = f"{_SPEC} WHERE name = ANY(%(names)s)"
 # Waits for everybody who is enqueueing, and lets nobody begin to.
 QUEUES_TO_DELETE: str = """
 SELECT qid FROM holdfast.queue WHERE name = ANY(%(names)s) ORDER BY qid FOR UPDATE

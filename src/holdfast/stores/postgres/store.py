@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.model.message import Finished, Lease, Message, Status
+from holdfast.model.message import Finished, Lease, Message
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition
 from holdfast.model.queues import Depth, QueueSpec
-from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, View
+from holdfast.stores.contract import BatchEnd, Claim, Cut, Event, LeaseAsk, View
 from holdfast.stores.kit.figures import Heads
 from holdfast.stores.kit.forks import PerProcess
 from holdfast.stores.kit.specs import check_version
@@ -162,15 +162,15 @@ class PostgresStore(SqlStore):
         self._wake.tell([spec.name for spec in specs])
         return done
 
-    def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._queues.look_up(name)
-        return known[0] if known else None
+    def _named(self, names: Sequence[str]) -> list[QueueSpec]:
+        known = self._queues.look_up_all(names)
+        return [known[name][0] for name in names if name in known]
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         return self._queues.delete(names, only_empty=only_empty)
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
-        depths = super().depths(queue, now)
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
+        depths = super()._count_partitions(queue, now)
         self._queues.forget_unless(queue, len(depths))
         return depths
 
@@ -198,16 +198,16 @@ class PostgresStore(SqlStore):
         self._queues.fold()
         return answers
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         return self._leasing.lease(ask, now)
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
-        return self._leasing.hold(ask, now)
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
+        return self._leasing.reserve(ask, now)
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        return self._settling.finish(queue, batch, limit, now, status)
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        return self._settling.end_batch(end, now)
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         woken = sorted({move.to_queue for move in moves if move.target is Target.WAITING})
@@ -226,10 +226,10 @@ class PostgresStore(SqlStore):
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         return self._enqueueing.restore(queue, rows, now) if rows else 0
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         return self._upkeep.trim(cuts)
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         return self._upkeep.purge(self._qid(queue), limit)
 
     def tidy(self, now: int, *, log_before: int | None) -> None:
@@ -267,13 +267,14 @@ class PostgresStore(SqlStore):
         self._db.transact(write)
         self._wake.tell([EVENTS])
 
+    def arrow_walks(self, view: View) -> int:
+        return arrow.walks(view.state) if view.id is None and arrow.is_there() else 0
+
     def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
-        """A part of a view (there are `arrow.walks` of them) as Arrow; see spark/arrow.py."""
         qid = self._qid(view.queue)
         return self._arrow.read(arrow.view_statement(self._sql, view, qid, now, walk, after))
 
     def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
-        """What a batch name holds, by id, as Arrow."""
         qid = self._qid(queue)
         return self._arrow.read(arrow.batch_statement(self._sql, qid, batch, after))
 

@@ -8,9 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.model.message import Lease, Message
+from holdfast.model.message import Lease
 from holdfast.model.moves import State
 from holdfast.model.queues import Depth, QueueSpec
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     Claim,
     Entry,
@@ -45,7 +46,8 @@ class Statements(Protocol):
     SHAPE: str
     OVERDUE: str
     BATCH: str
-    GET: str
+    HELD: str
+    LOGGED: str
     END: str
     DEPTHS: str
     DEPTH: str
@@ -83,7 +85,7 @@ class Database(Protocol):
         ...
 
 
-class SqlStore:
+class SqlStore(StoreBase):
     _db: Database
     statements: Statements
     events_rest_s = 0.0
@@ -92,6 +94,10 @@ class SqlStore:
     """Between two looks for messages in some partitions, where those in others end a wait."""
 
     # What each database does its own way
+
+    def _named(self, names: Sequence[str]) -> list[QueueSpec]:
+        """Those that exist, in this order."""
+        raise NotImplementedError
 
     def _qid(self, queue: str) -> int:
         raise NotImplementedError
@@ -121,14 +127,18 @@ class SqlStore:
 
     # Queues
 
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            return self._named(names)
         if overdue is None:
             rows = self._db.rows(self.statements.SPECS, {})
         else:
             rows = self._db.rows(self.statements.LATE_QUEUES, {"now": overdue})
         return [read_spec(row) for row in rows]
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         found = self._db.snapshot(lambda rows: self._stats(rows, queues, now))
         return [must_exist(name, found.get(name)) for name in queues]
 
@@ -148,7 +158,7 @@ class SqlStore:
             for name, qid, paused, _, *counts, dead in counted
         }
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         def read(rows: Rows) -> list[Depth]:
             found = rows(self.statements.SHAPE, {"name": queue})
             qid, partitions = must_exist(queue, found[0] if found else None)
@@ -161,20 +171,34 @@ class SqlStore:
 
     # Messages
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         bind = {"qid": self._qid(queue), "now": now, "limit": limit}
         rows = self._db.rows(self.statements.OVERDUE, bind)
         return [self._lease_of(row, queue, 0) for row in rows]
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         bind = {"qid": self._qid(queue), "batch": batch, "after": after, "limit": limit}
         return [self._lease_of(row, queue, 0) for row in self._db.rows(self.statements.BATCH, bind)]
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
         bind = {"home": self._qid(queue) // 2, "ids": self._db.ids(ids)}
-        return [read_message(row, row[0], 1) for row in self._db.rows(self.statements.GET, bind)]
+        return [self._held(row) for row in self._db.rows(self.statements.HELD, bind)]
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _held(self, row: Row) -> Entry:
+        queue, is_leased = row[:2]
+        if not is_leased:
+            return Entry(read_message(row, queue, 6), 0)
+        lease = self._lease_of(row, queue, 2)
+        return Entry(lease.message, 0, lease)
+
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        source = self._qid(queue) // 2 * 2
+        bind = {"source": source, "dlq": source + 1, "ids": self._db.ids(ids)}
+        found = self._db.rows(self.statements.LOGGED, bind)
+        rows = [(read_finished(row, row[0], 2), row[1]) for row in found]
+        return last_of_each([Entry(done.message, seq, finished=done) for done, seq in rows])
+
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor, qid = read_cursor(after), self._qid(view.queue)
 
         def read(rows: Rows) -> tuple[int, list[Row]]:

@@ -82,7 +82,7 @@ def lease(connections: Connections, ask: LeaseAsk, now: int) -> list[Lease]:
     return [take_lease(row, ask, number, now) for row in rows]
 
 
-def hold(connections: Connections, ask: LeaseAsk, now: int) -> int:
+def reserve(connections: Connections, ask: LeaseAsk, now: int) -> int:
     return len(take(connections, ask, now, TAKE_HELD)[1])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.model.moves import State
 from holdfast.stores.rows import COLUMNS
-from holdfast.stores.sqlite.rows import COLUMNS_SO_FAR, LEASED_COLUMNS
+from holdfast.stores.sqlite.rows import LEASED_COLUMNS, leased_columns
 
 _SPEC = """
 SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
@@ -63,11 +63,18 @@ SELECT {LEASED_COLUMNS} FROM holdfast_message LEFT JOIN holdfast_lease USING (le
 WHERE batch = :batch AND qid = :qid AND id > coalesce(:after, '') ORDER BY id LIMIT :limit
 """
 # Index holdfast_message_id.
-GET: str = f"""
-SELECT name, {COLUMNS_SO_FAR}
+HELD: str = f"""
+SELECT name, state = 2, {leased_columns("m.lease")}
 FROM holdfast_message m JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
 LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
 WHERE home = :home AND id IN (SELECT value FROM json_each(:ids))
+"""
+# Index holdfast_log_id, for the queue and for its dead-letter queue.
+LOGGED: str = f"""
+SELECT name, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+FROM holdfast_log JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
+WHERE qid IN (:source, :dlq) AND id IN (SELECT value FROM json_each(:ids))
+  AND typeof(finished_at) = 'integer'
 """
 
 # Indexes holdfast_ready and holdfast_delayed, one look into each for every queue that is named.
@@ -163,7 +170,7 @@ ORDER BY {first} {order}, {second} LIMIT :limit
 
 _WANTED = "(:any OR (enqueued_at >= :since AND enqueued_at < :until)) AND place <= :upto"
 _ENDED = "finished_at >= :since AND finished_at < :until"
-_LOGGED = f"seq, finished_at, status, leased_at, owner, result, {COLUMNS}"
+_ENDS = f"seq, finished_at, status, leased_at, owner, result, {COLUMNS}"
 # Index holdfast_ready, for each partition; the others need only a part of theirs.
 READY = _walks(
     "lane",
@@ -198,11 +205,11 @@ PAGES = {
         f"state = 2 AND {_WANTED}",
     ),
     # Index holdfast_log_finished.
-    State.LOG: _walks("finished_at", "seq", _LOGGED, "holdfast_log", _ENDED),
+    State.LOG: _walks("finished_at", "seq", _ENDS, "holdfast_log", _ENDED),
 }
 # Index holdfast_log_id: a row for each time an id finished.
 LOG_ONE = f"""
-SELECT finished_at, seq, {_LOGGED} FROM holdfast_log
+SELECT finished_at, seq, {_ENDS} FROM holdfast_log
 WHERE qid = :qid AND id = :id AND {_ENDED}
   AND typeof(finished_at) = 'integer' AND typeof(seq) = 'integer'
 ORDER BY finished_at, seq

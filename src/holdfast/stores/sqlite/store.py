@@ -17,11 +17,11 @@ import msgspec
 
 from holdfast.errors import FailedPrecondition, InvalidArgument
 from holdfast.model import clock
-from holdfast.model.message import Finished, Lease, Message, Status
+from holdfast.model.message import Finished, Lease, Message
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition
 from holdfast.model.queues import QueueSpec
 from holdfast.stores import damage, url_options
-from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, View
+from holdfast.stores.contract import BatchEnd, Claim, Cut, Event, LeaseAsk, View
 from holdfast.stores.kit.figures import Heads
 from holdfast.stores.kit.specs import check_version, write_starts
 from holdfast.stores.kit.waiting import Watch
@@ -155,10 +155,10 @@ class SQLiteStore(SqlStore):
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         return self._db.transact(lambda rows: put(rows, texts, specs, write_starts))
 
-    def get_queue(self, name: str) -> QueueSpec | None:
+    def _named(self, names: Sequence[str]) -> list[QueueSpec]:
         with self._db.peek() as db:
-            row = db.execute(texts.SPEC_OF, {"name": name}).fetchone()
-        return read_spec(row) if row else None
+            rows = [db.execute(texts.SPEC_OF, {"name": name}).fetchone() for name in names]
+        return [read_spec(row) for row in rows if row]
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         listed = self._db.listed
@@ -184,20 +184,21 @@ class SQLiteStore(SqlStore):
                 db, messages, now, receipt, finished_since, together=within is None
             )
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         return self._db.leniently(lambda: leasing.lease(self._db, ask, now))
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
-        return self._db.leniently(lambda: leasing.hold(self._db, ask, now))
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
+        return self._db.leniently(lambda: leasing.reserve(self._db, ask, now))
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
         def finish() -> int:
             with self._db.write(quiet=True) as db:
-                return settle.finish(db, queues.existing(db, queue), batch, limit, now, status)
+                qid = queues.existing(db, end.queue)
+                return settle.finish(db, qid, end.batch, end.limit, now, end.status)
 
         return self._db.leniently(finish)
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         quiet = all(move.target is not Target.WAITING for move in moves)
@@ -214,7 +215,7 @@ class SQLiteStore(SqlStore):
         with self._db.write(quiet=True) as db:
             return settle.restore(db, queues.existing(db, queue), rows)
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         with self._db.read() as db:  # to write costs more, and keeps others waiting
             wanted = [_has_too_much(db, cut) for cut in cuts]
         return [
@@ -238,7 +239,7 @@ class SQLiteStore(SqlStore):
 
     def tidy(self, now: int, *, log_before: int | None) -> None: ...
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         with self._db.write(quiet=True) as db:
             qid = queues.existing(db, queue)
             dropped = db.execute(texts.PURGE, (qid, limit)).fetchall()
