@@ -41,8 +41,7 @@ def open_url(url: str) -> PostgresStore:
     return PostgresStore(where(url))
 
 
-class PostgresStore(SqlStore):
-    _db: Connections
+class PostgresStore(SqlStore[Connections]):
     statements = texts
     look_again_s = 0.01
 

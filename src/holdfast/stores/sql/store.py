@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ FAR = 2**62
 """After every time, position and number."""
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Database")
 Row = tuple[Any, ...]
 Rows = Callable[[str, dict[str, Any]], list[Row]]
 """Runs a statement and returns its rows, inside a transaction that is open."""
@@ -85,8 +86,8 @@ class Database(Protocol):
         ...
 
 
-class SqlStore(StoreBase):
-    _db: Database
+class SqlStore(StoreBase, Generic[D]):
+    _db: D
     statements: Statements
     events_rest_s = 0.0
     """Between two looks for events, where every commit ends a wait for one."""

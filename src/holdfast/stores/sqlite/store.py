@@ -56,8 +56,7 @@ def open_url(url: str) -> SQLiteStore:
     return SQLiteStore(Path(path), synchronous=synchronous, busy_timeout=busy_s)
 
 
-class SQLiteStore(SqlStore):
-    _db: Connections
+class SQLiteStore(SqlStore[Connections]):
     statements = texts
     events_rest_s = 0.01
     """Every commit may bring an event, and hardly one does: at most a hundred looks a second."""
