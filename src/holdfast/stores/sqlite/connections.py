@@ -129,7 +129,8 @@ class Connections:
     def listed(self, values: Sequence[Any]) -> str:
         return msgspec.json.encode(list(values)).decode()
 
-    ids = listed
+    def ids(self, ids: Sequence[str]) -> str:
+        return self.listed(ids)
 
     @contextmanager
     def write(self, *, quiet: bool = False) -> Generator[sqlite3.Cursor, None, None]:
