@@ -67,7 +67,7 @@ def edit(hf: Holdfast, store_name: str) -> Edit:
         change = (
             f"UPDATE holdfast.message SET {field} = %(text)s WHERE id = %(id)s::uuid RETURNING 1"
         )
-        return len(store._run(change, {"text": text, "id": id}))
+        return len(store._db.rows(change, {"text": text, "id": id}))
 
     def redis(id: str, field: str, text: str) -> int:
         home = store._keys.home("orders", 1)
@@ -503,7 +503,7 @@ def test_no_value_of_a_column_stops_the_others_on_postgres(
                     change = (
                         f"UPDATE holdfast.{table} SET {column} = {value} WHERE id = %(id)s::uuid"
                     )
-                    store._run(f"{change} RETURNING 1", {"id": id})
+                    store._db.rows(f"{change} RETURNING 1", {"id": id})
 
         probe(hf, clock, spoil, f"q{n}")
 

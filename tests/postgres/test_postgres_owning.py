@@ -16,8 +16,8 @@ from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import ByPartition, Claim, LeaseAsk, View
-from holdfast.stores.postgres import statements
-from holdfast.stores.postgres import store as module
+from holdfast.stores.kit import specs
+from holdfast.stores.postgres import PostgresStore, leasing, queues, statements
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock, wait_until
 
@@ -115,8 +115,8 @@ def test_a_claim_waits_for_a_lease_under_way_and_then_sees_it(
 ) -> None:
     ids, now = filled(hf, partitions), clock.now()
     claim(hf, 0, "a", now)
-    statement = module._LEASES[True, partitions > 1]
-    bind = module._lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
+    statement = leasing.LEASES[True, partitions > 1]
+    bind = leasing.lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
     assert len(beside.execute(hf.store._sql(statement), bind).fetchall()) == 2
     taking = Meanwhile(lambda: claim(hf, 0, "b", now + TTL))
     beside.commit()
@@ -247,7 +247,7 @@ def test_a_queue_that_grows_waits_for_who_is_enqueueing(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     other = another()
     queue = hf.queue("orders")
     before = queue.enqueue("before").id
@@ -273,7 +273,7 @@ def test_who_remembers_one_partition_is_given_no_other(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     old, other = hf.queue("orders"), another()
     claim(hf, 0, "a", clock.now())
     epochs = (1,) if fenced else None
@@ -297,7 +297,7 @@ def test_who_has_seen_the_depths_of_new_partitions_has_their_settings(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     queue = hf.queue("orders", partitions=2)
     assert queue.spec.partitions == 2
     another().queue("orders", partitions=4)
@@ -318,7 +318,7 @@ def test_everything_that_a_growing_queue_holds_is_found_by_its_partition(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPLIT_MAX", 7)
+    monkeypatch.setattr(queues, "SPLIT_MAX", 7)
     queue = hf.queue("orders")
     queue.enqueue_many(Outgoing(n, priority=n % 3, delay=60 if n % 2 else None) for n in range(100))
     held = queue.lease(20)
@@ -399,16 +399,16 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
     hf: Holdfast, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(hf, 3)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(PostgresStore, "look_again_s", 0.1)
     looks = list[str]()
     store = unobserved(hf.store)
-    run = store._run
-    store._run = lambda statement, bind: looks.append(statement) or run(statement, bind)
+    run = store._db.rows
+    store._db.rows = lambda statement, bind: looks.append(statement) or run(statement, bind)
     stop = threading.Event()
 
     def tell() -> None:
         while not stop.wait(0.002):
-            hf.store._wake._changed(["orders"])
+            hf.store._wake._topics.tell(["orders"])
 
     telling = threading.Thread(target=tell)
     telling.start()

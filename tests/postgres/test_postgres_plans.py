@@ -33,7 +33,8 @@ from holdfast.stores.contract import (
     batch_in,
     overdue_in,
 )
-from holdfast.stores.postgres import browse, records, settle, store
+from holdfast.stores.postgres import leasing, settle
+from holdfast.stores.postgres import statements as texts
 from holdfast.testing import ManualClock
 from servers import postgres
 from tests.plugins.sampling import more
@@ -272,31 +273,31 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
 
 
 KEPT_TO: dict[str, set[str]] = {
-    store.LEASE: {"message_ready", "message_delayed"},
-    store.HOLD: {"message_ready", "message_delayed"},
-    store.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
-    store.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
-    store.LEASE_MANY: {"message_ready", "message_delayed"},
-    store.PROMOTE_MANY: {"message_delayed"},
-    store.PROMOTE: {"message_delayed"},
-    store.BATCH: {"message_batch"},
-    store.OVERDUE: {"message_leased"},
-    store.LATE_QUEUES: {"message_leased"},
-    browse.HELD: {"message_pkey"},
-    browse.LOGGED: set(),  # of the log only that it is not scanned
+    leasing.LEASE: {"message_ready", "message_delayed"},
+    leasing.HOLD: {"message_ready", "message_delayed"},
+    leasing.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    leasing.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    leasing.LEASE_MANY: {"message_ready", "message_delayed"},
+    leasing.PROMOTE_MANY: {"message_delayed"},
+    leasing.PROMOTE: {"message_delayed"},
+    texts.BATCH: {"message_batch"},
+    texts.OVERDUE: {"message_leased"},
+    texts.LATE_QUEUES: {"message_leased"},
+    texts.HELD: {"message_pkey"},
+    texts.LOGGED: set(),  # of the log only that it is not scanned
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},
     settle.FINISH_BATCH: {"message_batch"},
     settle.FENCE: {"message_pkey"},
     settle.EXTEND: {"message_pkey"},
     settle.PUT_BACK: {"message_pkey"},
-    browse.READY: {"message_ready"},
-    browse.DELAYED: {"message_delayed"},
-    browse.LEASED: {"message_leased"},
-    records.CHANGE: {"record_pkey"},
-    records.READ: {"record_pkey"},
-    records.DELETE: {"record_pkey"},
-    records.DROP: {"record_pkey"},
+    texts.READY: {"message_ready"},
+    texts.DELAYED: {"message_delayed"},
+    texts.LEASED: {"message_leased"},
+    texts.CHANGE: {"record_pkey"},
+    texts.RECORDS: {"record_pkey"},
+    texts.DELETE: {"record_pkey"},
+    texts.DROP_RECORDS: {"record_pkey"},
 }
 
 
@@ -322,13 +323,13 @@ def test_plans_made_while_all_is_empty_are_the_right_ones_already(
 
 
 KEPT_TO_OF_PARTITIONS: dict[str, set[str]] = {
-    store.LEASE_PARTS: {"message_ready_split", "message_delayed"},
-    store.LEASE_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
-    store.HOLD_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
-    store.READY_IN: {"message_ready_split"},
-    store.HEADS: {"message_ready", "message_ready_split"},
-    store.SPLIT.format(state=0): {"message_ready"},
-    store.SPLIT.format(state=1): {"message_delayed"},
+    leasing.LEASE_PARTS: {"message_ready_split", "message_delayed"},
+    leasing.LEASE_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    leasing.HOLD_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    texts.READY_IN: {"message_ready_split"},
+    texts.HEADS: {"message_ready", "message_ready_split"},
+    texts.SPLIT[0]: {"message_ready"},
+    texts.SPLIT[1]: {"message_delayed"},
 }
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, QueueNotFound
+from holdfast.errors import InvalidArgument
 from holdfast.model import clock
 from holdfast.model.message import Finished, Lease, Message, dlq_of, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
-from holdfast.stores import page_of, read_cursor, url_options
+from holdfast.stores import url_options
 from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
@@ -35,6 +35,10 @@ from holdfast.stores.contract import (
     Record,
     View,
 )
+from holdfast.stores.kit.batches import fits, lost
+from holdfast.stores.kit.claims import claimed, owns
+from holdfast.stores.kit.pages import page_of, read_cursor
+from holdfast.stores.kit.specs import must_exist
 
 
 @dataclass
@@ -75,7 +79,9 @@ def open_url(url: str) -> MemoryStore:
     return MemoryStore()
 
 
-class MemoryStore(StoreBase):
+class _Held:
+    """What it all stands on: the state, and one lock."""
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -84,6 +90,198 @@ class MemoryStore(StoreBase):
         self._events: deque[Event] = deque(maxlen=1000)
         self._event_seq = itertools.count(1)
 
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _waiting(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease is None]
+
+    def _held(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease]
+
+    def _must_exist(self, queue: str) -> QueueSpec:
+        return must_exist(queue, self._state.specs.get(queue))
+
+
+class _Board(_Held):
+    """Claims, records and events."""
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        with self._lock:
+            claim = claimed(self._state.claims.get(name), name, owner, ttl_ms, now)
+            if claim is not None:
+                self._state.claims[name] = claim
+            return claim if ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        with self._lock:
+            return [self._state.claims.get(name) for name in names]
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        with self._lock:
+            records = self._state.records
+            stored = records.get((kind, name))
+            known = stored.revision if stored else 0
+            if revision is not None and revision != known:
+                return False
+            if value is None:
+                records.pop((kind, name), None)
+            else:
+                records[kind, name] = Record(name, value, known + 1, now)
+            return True
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        with self._lock:
+            found = [r for (k, _), r in sorted(self._state.records.items()) if k == kind]
+        return [r for r in found if r.name.startswith(prefix) and r.name > after][:limit]
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        with self._lock:
+            found = self.records(kind, prefix=prefix, limit=2**62)
+            drop = [r for r in found if before is None or r.updated_at < before][:limit]
+            for record in drop:
+                del self._state.records[kind, record.name]
+            return len(drop)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            for event in events:
+                self._events.append(msgspec.structs.replace(event, seq=next(self._event_seq)))
+            self._changed.notify_all()
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        with self._lock:
+            newest = self._events[-1].seq if self._events else 0
+        return _Subscription(self, newest if after is None else after)
+
+    def events_after(self, seq: int, timeout: float) -> list[Event]:
+        def news() -> list[Event]:
+            return [event for event in self._events if event.seq > seq]
+
+        with self._changed:
+            self._changed.wait_for(news, timeout)
+            return news()
+
+
+class _Reads(_Held, StoreBase):
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        with self._lock:
+            held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
+            late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
+            return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
+
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        with self._lock:
+            self._must_exist(queue)
+            rows = [row for row in self._held(queue) if row.batch == batch]
+            held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
+            return [lease for lease in held if lease.id > (after or "")][:limit]
+
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        with self._lock:
+            keyed = self._in_order(view, now)
+            end = self._seq
+        if view.upto is not None:
+            keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
+        start = read_cursor(after)
+        return page_of([pair for pair in keyed if pair[0] > start], view, limit, end)
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        with self._lock:
+            keyed = self._in_order(view, now)
+        step = max(1, -(-len(keyed) // parts))
+        return [".".join(map(str, key)) for key, _ in keyed[step - 1 : -1 : step]]
+
+    def _in_order(self, view: View, now: int) -> list[tuple[tuple[int, int], Entry]]:
+        self._must_exist(view.queue)
+        return sorted(self._entries(view, now), key=lambda pair: pair[0])
+
+    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
+        if view.state is State.LOG:
+            for done in chain.from_iterable(self._state.log[view.queue].values()):
+                wanted = view.id in (None, done.finished.message.id)
+                if wanted and _between(done.finished.finished_at, view):
+                    entry = Entry(done.finished.message, done.seq, finished=done.finished)
+                    yield (done.finished.finished_at, done.seq), entry
+            return
+        for row in self._state.rows.values():
+            if row.message.queue == view.queue and _between(row.message.enqueued_at, view):
+                entry = Entry(row.message, row.place, row.lease)
+                if view.state is State.LEASED and row.lease:
+                    yield (row.lease.deadline, row.seq), entry
+                elif row.lease is None:
+                    due = row.message.available_at <= now
+                    if view.state is State.READY and due:
+                        yield (9 - row.lane, row.place), entry
+                    elif view.state is State.DELAYED and not due:
+                        yield (row.message.available_at, row.seq), entry
+
+    def find(self, queue: str, ids: Sequence[str], *, log: bool = True) -> list[Entry | None]:
+        with self._lock:
+            return super().find(queue, ids, log=log)
+
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        self._must_exist(queue)
+        keys = [(home_of(queue), id) for id in ids]
+        rows = [self._state.rows[key] for key in keys if key in self._state.rows]
+        return [Entry(row.message, 0, row.lease) for row in rows]
+
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        logs = [self._state.log.get(name, {}) for name in (home_of(queue), dlq_of(queue))]
+        past = [done for log in logs for id in ids for done in log.get(id, [])]
+        return last_of_each(
+            [Entry(one.finished.message, one.seq, finished=one.finished) for one in past]
+        )
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        with self._lock:
+            return [self._stats(self._must_exist(queue), now) for queue in queues]
+
+    def _stats(self, spec: QueueSpec, now: int) -> QueueStats:
+        waiting = self._waiting(spec.name)
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {(r.message.partition, r.lane): r.message.enqueued_at for r in ready}
+        dead = 0
+        if not is_dlq(spec.name):
+            dlq = dlq_of(spec.name)
+            dead = sum(row.message.queue == dlq for row in self._state.rows.values())
+        return QueueStats(
+            queue=spec.name,
+            ready=len(ready),
+            delayed=len(waiting) - len(ready),
+            leased=len(self._held(spec.name)),
+            dead=dead,
+            done=self._state.done[spec.name],
+            oldest_age=max(0, now - min(heads.values())) / 1000 if heads else None,
+            paused=spec.paused,
+        )
+
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
+        with self._lock:
+            spec = self._must_exist(queue)
+            return [self._depth(queue, part, now) for part in range(spec.partitions)]
+
+    def _depth(self, queue: str, part: int, now: int) -> Depth:
+        waiting = [row for row in self._waiting(queue) if row.message.partition == part]
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {row.lane: row.message.enqueued_at for row in ready}
+        leased = sum(row.message.partition == part for row in self._held(queue))
+        oldest = min(heads.values(), default=None)
+        return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
+
+
+class MemoryStore(_Reads, _Board):
     def migrate(self) -> None: ...
 
     def close(self) -> None: ...
@@ -195,9 +393,7 @@ class MemoryStore(StoreBase):
         return [
             part
             for part, epoch in zip(ask.partitions, ask.epochs, strict=True)
-            if (claim := self._state.claims.get(partition_claim(ask.queue, part)))
-            and (claim.owner, claim.epoch) == (ask.owner, epoch)
-            and claim.expires_at > now
+            if owns(self._state.claims.get(partition_claim(ask.queue, part)), ask.owner, epoch, now)
         ]
 
     def _reserve(self, ask: LeaseAsk, now: int) -> int:
@@ -251,19 +447,18 @@ class MemoryStore(StoreBase):
         return Settled.APPLIED
 
     def _fits(self, row: _Row, move: Transition) -> bool:
-        if move.token is None:
-            return row.lease is None and row.place == move.place
-        if row.lease is None or row.token != move.token:
-            return False
-        return move.overdue_at is None or row.lease.deadline <= move.overdue_at
+        return fits(
+            move,
+            leased=row.lease is not None,
+            place=row.place,
+            same_token=row.token == move.token,
+            deadline=row.lease and row.lease.deadline,
+        )
 
     def _lost(self, row: _Row | None, move: Transition) -> Settled:
         past = self._state.log.get(move.queue, {}).get(move.id, [])
         last: Sequence[_Row | _Done] = past if row is None else [row]
-        ends = [(one.token, one.verb) for one in last]
-        if move.token is None or (move.token, move.verb) not in ends:
-            return Settled.STALE
-        return Settled.ALREADY
+        return lost(move, move.token, [(one.token, one.verb) for one in last])
 
     def _put_back(self, row: _Row, move: Transition) -> Settled:
         old, target = (home_of(move.queue), move.id), (home_of(move.to_queue), move.id)
@@ -331,113 +526,6 @@ class MemoryStore(StoreBase):
                     new += 1
             return new
 
-    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        with self._lock:
-            held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
-            late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
-            return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
-
-    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
-        with self._lock:
-            self._must_exist(queue)
-            rows = [row for row in self._held(queue) if row.batch == batch]
-            held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
-            return [lease for lease in held if lease.id > (after or "")][:limit]
-
-    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        with self._lock:
-            keyed = self._in_order(view, now)
-            end = self._seq
-        if view.upto is not None:
-            keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
-        start = read_cursor(after)
-        return page_of([pair for pair in keyed if pair[0] > start], view, limit, end)
-
-    def split(self, view: View, parts: int, now: int) -> list[str]:
-        with self._lock:
-            keyed = self._in_order(view, now)
-        step = max(1, -(-len(keyed) // parts))
-        return [".".join(map(str, key)) for key, _ in keyed[step - 1 : -1 : step]]
-
-    def _in_order(self, view: View, now: int) -> list[tuple[tuple[int, int], Entry]]:
-        self._must_exist(view.queue)
-        return sorted(self._entries(view, now), key=lambda pair: pair[0])
-
-    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
-        if view.state is State.LOG:
-            for done in chain.from_iterable(self._state.log[view.queue].values()):
-                wanted = view.id in (None, done.finished.message.id)
-                if wanted and _between(done.finished.finished_at, view):
-                    entry = Entry(done.finished.message, done.seq, finished=done.finished)
-                    yield (done.finished.finished_at, done.seq), entry
-            return
-        for row in self._state.rows.values():
-            if row.message.queue == view.queue and _between(row.message.enqueued_at, view):
-                entry = Entry(row.message, row.place, row.lease)
-                if view.state is State.LEASED and row.lease:
-                    yield (row.lease.deadline, row.seq), entry
-                elif row.lease is None:
-                    due = row.message.available_at <= now
-                    if view.state is State.READY and due:
-                        yield (9 - row.lane, row.place), entry
-                    elif view.state is State.DELAYED and not due:
-                        yield (row.message.available_at, row.seq), entry
-
-    def find(self, queue: str, ids: Sequence[str], *, log: bool = True) -> list[Entry | None]:
-        with self._lock:
-            return super().find(queue, ids, log=log)
-
-    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
-        self._must_exist(queue)
-        keys = [(home_of(queue), id) for id in ids]
-        rows = [self._state.rows[key] for key in keys if key in self._state.rows]
-        return [Entry(row.message, 0, row.lease) for row in rows]
-
-    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
-        logs = [self._state.log.get(name, {}) for name in (home_of(queue), dlq_of(queue))]
-        past = [done for log in logs for id in ids for done in log.get(id, [])]
-        return last_of_each(
-            [Entry(one.finished.message, one.seq, finished=one.finished) for one in past]
-        )
-
-    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
-        with self._lock:
-            return [self._stats(self._must_exist(queue), now) for queue in queues]
-
-    def _stats(self, spec: QueueSpec, now: int) -> QueueStats:
-        waiting = self._waiting(spec.name)
-        ready = [row for row in waiting if row.message.available_at <= now]
-        ready.sort(key=lambda row: row.place, reverse=True)
-        heads = {(r.message.partition, r.lane): r.message.enqueued_at for r in ready}
-        dead = 0
-        if not is_dlq(spec.name):
-            dlq = dlq_of(spec.name)
-            dead = sum(row.message.queue == dlq for row in self._state.rows.values())
-        return QueueStats(
-            queue=spec.name,
-            ready=len(ready),
-            delayed=len(waiting) - len(ready),
-            leased=len(self._held(spec.name)),
-            dead=dead,
-            done=self._state.done[spec.name],
-            oldest_age=max(0, now - min(heads.values())) / 1000 if heads else None,
-            paused=spec.paused,
-        )
-
-    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
-        with self._lock:
-            spec = self._must_exist(queue)
-            return [self._depth(queue, part, now) for part in range(spec.partitions)]
-
-    def _depth(self, queue: str, part: int, now: int) -> Depth:
-        waiting = [row for row in self._waiting(queue) if row.message.partition == part]
-        ready = [row for row in waiting if row.message.available_at <= now]
-        ready.sort(key=lambda row: row.place, reverse=True)
-        heads = {row.lane: row.message.enqueued_at for row in ready}
-        leased = sum(row.message.partition == part for row in self._held(queue))
-        oldest = min(heads.values(), default=None)
-        return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
-
     def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         return [self._trim(cut) for cut in cuts]
 
@@ -468,72 +556,6 @@ class MemoryStore(StoreBase):
                 del self._state.rows[home_of(queue), id]
             return len(drop)
 
-    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
-        with self._lock:
-            held = self._state.claims.get(name)
-            if held and held.owner != owner and held.expires_at > now:
-                return None
-            same = held is not None and held.owner == owner and held.expires_at > now
-            epoch = (held.epoch if held else 0) + (0 if same else 1)
-            claim = Claim(name, owner, epoch, now + ttl_ms)
-            self._state.claims[name] = claim
-            return claim if ttl_ms else None
-
-    def claims(self, names: Sequence[str]) -> list[Claim | None]:
-        with self._lock:
-            return [self._state.claims.get(name) for name in names]
-
-    def put_record(
-        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
-    ) -> bool:
-        with self._lock:
-            records = self._state.records
-            stored = records.get((kind, name))
-            known = stored.revision if stored else 0
-            if revision is not None and revision != known:
-                return False
-            if value is None:
-                records.pop((kind, name), None)
-            else:
-                records[kind, name] = Record(name, value, known + 1, now)
-            return True
-
-    def records(
-        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> list[Record]:
-        with self._lock:
-            found = [r for (k, _), r in sorted(self._state.records.items()) if k == kind]
-        return [r for r in found if r.name.startswith(prefix) and r.name > after][:limit]
-
-    def drop_records(
-        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
-    ) -> int:
-        with self._lock:
-            found = self.records(kind, prefix=prefix, limit=2**62)
-            drop = [r for r in found if before is None or r.updated_at < before][:limit]
-            for record in drop:
-                del self._state.records[kind, record.name]
-            return len(drop)
-
-    def publish(self, events: Sequence[Event]) -> None:
-        with self._changed:
-            for event in events:
-                self._events.append(msgspec.structs.replace(event, seq=next(self._event_seq)))
-            self._changed.notify_all()
-
-    def subscribe(self, after: int | None = None) -> _Subscription:
-        with self._lock:
-            newest = self._events[-1].seq if self._events else 0
-        return _Subscription(self, newest if after is None else after)
-
-    def events_after(self, seq: int, timeout: float) -> list[Event]:
-        def news() -> list[Event]:
-            return [event for event in self._events if event.seq > seq]
-
-        with self._changed:
-            self._changed.wait_for(news, timeout)
-            return news()
-
     def wait(
         self,
         queues: Sequence[str],
@@ -555,27 +577,9 @@ class MemoryStore(StoreBase):
                 return True
             return self._changed.wait(min([timeout, *ahead])) or min([timeout, *ahead]) < timeout
 
-    def _next_seq(self) -> int:
-        self._seq += 1
-        return self._seq
-
-    def _waiting(self, queue: str) -> list[_Row]:
-        rows = self._state.rows.values()
-        return [row for row in rows if row.message.queue == queue and row.lease is None]
-
-    def _held(self, queue: str) -> list[_Row]:
-        rows = self._state.rows.values()
-        return [row for row in rows if row.message.queue == queue and row.lease]
-
-    def _must_exist(self, queue: str) -> QueueSpec:
-        spec = self._state.specs.get(queue)
-        if spec is None:
-            raise QueueNotFound(f"no queue {queue!r}")
-        return spec
-
 
 class _Subscription:
-    def __init__(self, store: MemoryStore, after: int) -> None:
+    def __init__(self, store: _Board, after: int) -> None:
         self._store = store
         self._after = after
 

@@ -6,8 +6,9 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
 
 import msgspec
@@ -26,6 +27,10 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import clock
+from holdfast.stores.kit.forks import Opening
+from holdfast.stores.postgres import arrays
+from holdfast.stores.postgres.schema import in_schema
+from holdfast.stores.sql.store import Rows
 
 SERVER_MIN = 130000
 RETRIES = 5
@@ -69,15 +74,14 @@ class Connections:
 
     def __init__(self, where: Where) -> None:
         self.where = where
-        self._opening = threading.Lock()
-        self._pid = 0
-        self._closed = False
+        self.sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
+        self._opening = Opening(where.shown, self._open_all, self._close_all)
 
     @contextmanager
     def use(self, *, timeout: float | None = None) -> Generator[Connection, None, None]:
         """A connection in autocommit mode, for one call."""
         with translated(self.where):
-            self._ensure()
+            self._opening.ensure()
             limit = timeout or self.where.timeout
             with self._connection() as db, self._watchdog.watching(db, limit):
                 yield db
@@ -104,29 +108,75 @@ class Connections:
     ) -> T:
         """`act` in a transaction of its own; again if it lost a race with another one. `at_once`:
         what it executes is sent, with begin and commit, without waiting for each answer."""
-        for left in reversed(range(RETRIES)):
-            try:
-                with (
-                    self.use(timeout=timeout) as db,
-                    db.pipeline() if at_once else nullcontext(),
-                    db.transaction(),
-                ):
-                    return act(db)
-            except StoreUnavailable as error:
-                if not left or not isinstance(error.__cause__, _LOST):
-                    raise
-        raise AssertionError("unreachable")
+
+        def run() -> T:
+            with (
+                self.use(timeout=timeout) as db,
+                db.pipeline() if at_once else nullcontext(),
+                db.transaction(),
+            ):
+                return act(db)
+
+        return _again(run, _LOST)
 
     def execute(self, statement: LiteralString, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         """One statement, which is one transaction; again if it lost a race with another one."""
-        for left in reversed(range(RETRIES)):
-            try:
-                with self.use() as db:
-                    return db.execute(statement, bind, binary=True).fetchall()
-            except StoreUnavailable as error:
-                if not left or not isinstance(error.__cause__, _RACES):
-                    raise
-        raise AssertionError("unreachable")
+
+        def run() -> list[tuple[Any, ...]]:
+            with self.use() as db:
+                return db.execute(statement, bind, binary=True).fetchall()
+
+        return _again(run, _RACES)
+
+    def rows(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """The same for a statement that is written for the schema `holdfast`."""
+        return self.execute(self.sql(statement), bind)
+
+    def change(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return self.rows(statement, bind)
+
+    def rows_unless_held(
+        self, statement: str, bind: dict[str, Any]
+    ) -> list[tuple[Any, ...]] | None:
+        """None, and nothing is changed, if it would store a key that is there already."""
+        named = self.sql(statement)
+
+        def run() -> list[tuple[Any, ...]] | None:
+            with self.use() as db:
+                try:
+                    return db.execute(named, bind, binary=True).fetchall()
+                except errors.UniqueViolation:
+                    return None
+
+        return _again(run, _RACES)
+
+    def transact(self, act: Callable[[Rows], T], *, timeout: float | None = None) -> T:
+        """`act` in a transaction of its own; again if it lost a race with another one."""
+        return self.run(lambda db: act(self.within(db)), timeout=timeout)
+
+    def within(self, db: Connection) -> Rows:
+        """Runs statements in the transaction that is open on `db`."""
+
+        def rows(statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+            cursor = db.execute(self.sql(statement), bind, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+        return rows
+
+    def listed(self, values: Sequence[str]) -> arrays.Texts:
+        return arrays.texts(values)
+
+    def ids(self, ids: Sequence[str]) -> arrays.Uuids:
+        return arrays.uuids(ids)
+
+    def snapshot(self, read: Callable[[Rows], T]) -> T:
+        """Several reads of one moment."""
+
+        def at_one_moment(rows: Rows) -> T:
+            rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
+            return read(rows)
+
+        return self.transact(at_one_moment)
 
     @contextmanager
     def upkeep(self) -> Generator[Connection, None, None]:
@@ -146,43 +196,33 @@ class Connections:
     def dedicated(self) -> Connection:
         """A connection that does not come from the pool: to LISTEN on."""
         with translated(self.where):
-            self._ensure()
+            self._opening.ensure()
             return self._connect()
 
     def watched(self, db: Connection) -> AbstractContextManager[None]:
         return self._watchdog.watching(db, self.where.timeout)
 
     def close(self) -> None:
-        with self._opening:
-            self._closed = True
-            if self._pid == os.getpid():
-                self._pid = 0
-                self._watchdog.stop()
-                self._pool.close(timeout=2)
+        self._opening.close()
 
-    def _ensure(self) -> None:
-        if self._pid == os.getpid():
-            return
-        with self._opening:
-            if self._closed:
-                raise StoreUnavailable(f"{self.where.shown}: this connection was closed")
-            if self._pid == os.getpid():
-                return
-            # Sockets of a parent process are its own: they are only forgotten here, never closed.
-            self._watchdog = _Watchdog()
-            self._connect().close()  # says at once, and plainly, what is wrong
-            self._pool = ConnectionPool(
-                self.where.conninfo,
-                kwargs=self._options(),
-                configure=self._configure,
-                min_size=1,
-                max_size=self.where.pool_size,
-                timeout=self.where.timeout,
-                reconnect_timeout=self.where.timeout,
-                max_idle=60,
-                open=True,
-            )
-            self._pid = os.getpid()
+    def _close_all(self) -> None:
+        self._watchdog.stop()
+        self._pool.close(timeout=2)
+
+    def _open_all(self) -> None:
+        self._watchdog = _Watchdog()
+        self._connect().close()  # says at once, and plainly, what is wrong
+        self._pool = ConnectionPool(
+            self.where.conninfo,
+            kwargs=self._options(),
+            configure=self._configure,
+            min_size=1,
+            max_size=self.where.pool_size,
+            timeout=self.where.timeout,
+            reconnect_timeout=self.where.timeout,
+            max_idle=60,
+            open=True,
+        )
 
     def _options(self) -> dict[str, Any]:
         return {"autocommit": True, "prepare_threshold": None if self.where.pooler else 0}
@@ -211,6 +251,16 @@ class Connections:
 
 _RACES = (errors.DeadlockDetected, errors.SerializationFailure)
 _LOST = (*_RACES, errors.UniqueViolation)
+
+
+def _again(run: Callable[[], T], lost: tuple[type[psycopg.Error], ...]) -> T:
+    for _ in range(RETRIES - 1):
+        try:
+            return run()
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, lost):
+                raise
+    return run()
 
 
 def check_server(version: int) -> None:
@@ -331,11 +381,6 @@ def _is_refusal(text: str) -> bool:
     """The server is there and says no: trying again will not help."""
     words = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
     return any(word in text for word in words)
-
-
-def quoted(name: str) -> str:
-    """`user` is a good name for a schema, and a word of SQL."""
-    return f'"{name}"'
 
 
 def grants(where: Where) -> str:
