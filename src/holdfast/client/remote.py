@@ -413,7 +413,7 @@ class RemoteTopic(Topic):
         self._owner = owner
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in ("_at", "_make_queue", "_known"):
+        if name in ("_at", "_make_queue", "_record", "_publisher"):
             raise FailedPrecondition(
                 "this needs the store itself; connect to that, not to a server"
             )
