@@ -15,9 +15,9 @@ BUGS = [
     ),
     Bug(
         name="a batch is acked before its verdicts are applied",
-        where="Batches._settle",
-        old="retried, dead = apply_verdicts(self._at, query)\n            finish(self._at, query)",
-        new="finish(self._at, query)\n            retried, dead = apply_verdicts(self._at, query)",
+        where="Batches._finish",
+        old="retried, dead = apply_verdicts(self._at, query)\n        finish(self._at, query)",
+        new="finish(self._at, query)\n        retried, dead = apply_verdicts(self._at, query)",
         caught_by="batches/test_batches.py",
     ),
     Bug(
