@@ -30,7 +30,6 @@ from holdfast.testing.conformance.fixtures import (
     store,
     whereabouts,
 )
-from holdfast.work.handlers import Problem, Verdict
 from holdfast.work.ledger import (
     FORGET_MS,
     LEFTOVER_MS,
@@ -56,6 +55,7 @@ from holdfast.work.ledger import (
     read,
     sweep,
 )
+from holdfast.work.verdict import Problem, Verdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flaky import Died, Flaky

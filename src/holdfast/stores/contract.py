@@ -232,7 +232,7 @@ class Store(Protocol):
     def hold(self, ask: LeaseAsk, now: int) -> int:
         """Lease under `ask.batch`, without a deadline; how many. `leased` reads them.
 
-        Whoever holds keeps a record of it (work/ledger.py): nothing else would ever let go of them.
+        Whoever holds keeps a record of it (work/ledger): nothing else would ever let go of them.
         """
         ...
 

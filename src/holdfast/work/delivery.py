@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.model.message import Lease
 from holdfast.model.moves import Settled, Transition
 from holdfast.model.policy import Policy
-from holdfast.work.handlers import decide
+from holdfast.work.verdict import decide
 
 if TYPE_CHECKING:
     from holdfast.work.ownership.line import Work

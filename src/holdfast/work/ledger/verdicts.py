@@ -18,9 +18,9 @@ from holdfast.model.message import Lease, is_dlq
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.queue.context import Context
 from holdfast.rules import lifecycle
-from holdfast.work.handlers import Verdict, decide
 from holdfast.work.ledger.parts import PART_ROWS
 from holdfast.work.ledger.query import Query, QueryFenced, QueryNotFound, parts_of, update
+from holdfast.work.verdict import Verdict, decide
 
 VERDICT = "verdict"
 """The kind of record."""

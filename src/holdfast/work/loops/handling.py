@@ -9,20 +9,15 @@ from collections.abc import Sequence
 from holdfast.model.message import Lease
 from holdfast.queue.context import Context
 from holdfast.telemetry import tracing
+from holdfast.work.calls import CannotRun, problem, run, run_async
 from holdfast.work.delivery import Delivery
-from holdfast.work.handlers import (
-    CannotRun,
-    Registry,
-    Verdict,
-    problem,
-    run,
-    run_async,
-)
+from holdfast.work.handlers import Registry
 from holdfast.work.loops.eventloop import EventLoop
 from holdfast.work.loops.inflight import InFlight
 from holdfast.work.loops.trouble import RECONNECT_S, Patience, Trouble
 from holdfast.work.ownership import Work
 from holdfast.work.process import Child, time_for
+from holdfast.work.verdict import Verdict
 
 STARTING = "starting handlers"
 

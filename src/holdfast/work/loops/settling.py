@@ -19,11 +19,11 @@ from holdfast.model.message import ERROR_TEXT_MAX, is_dlq
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.queue.context import Context
 from holdfast.work.delivery import Delivery
-from holdfast.work.handlers import Problem, Verdict
 from holdfast.work.leaser import Specs
 from holdfast.work.loops.inflight import GROUP, InFlight
 from holdfast.work.loops.trouble import Patience, Trouble
 from holdfast.work.ownership import Work
+from holdfast.work.verdict import Problem, Verdict
 
 STORE_REFUSED = "what came of it could not be stored"
 PROBE = "probe"

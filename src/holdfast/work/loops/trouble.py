@@ -8,7 +8,7 @@ import threading
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.work.handlers import CannotRun
+from holdfast.work.calls import CannotRun
 
 RECONNECT_S = (0.1, 5.0)
 

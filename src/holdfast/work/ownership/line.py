@@ -22,7 +22,7 @@ from holdfast.model.queues import QueueSpec
 from holdfast.rules import lifecycle
 from holdfast.stores.contract import Claim
 from holdfast.work.delivery import Delivery
-from holdfast.work.handlers import Problem, Verdict
+from holdfast.work.verdict import Problem, Verdict
 
 MAKE_WAY_MS = 100
 NO_EXTEND = "Extend: messages of an ordered queue are finished by the worker that holds them"
