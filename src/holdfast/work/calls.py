@@ -19,6 +19,7 @@ from holdfast.work.verdict import MISFIT_CODE, Problem, Verdict
 
 Attempt = tuple[Handler, Any, BaseException | None]
 _OUTCOMES = (Done, Retry, Fail, Release, Extend)
+_PUT_OFF = (Release, Extend)
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -119,31 +120,33 @@ def verdict_of(attempts: list[Attempt]) -> Verdict:
     """A problem makes the message wait or fail, whatever other handlers ask for; a release comes
     before an extension."""
     results: dict[str, Any] = {}
-    problems: list[Problem] = []
-    given_back: list[Release] = []
-    extended: list[Extend] = []
-    fatal = False
-    delays: list[float] = []
+    raised: list[tuple[Handler, BaseException]] = []
     for handler, result, error in attempts:
         if error is None:
             results[handler.name] = None if result is None else _plain(handler, result)
-        elif isinstance(error, Release):
-            given_back.append(error)
-        elif isinstance(error, Extend):
-            extended.append(error)
         else:
-            problems.append(problem(error, handler.name))
-            fatal = fatal or isinstance(error, Fail)
-            if isinstance(error, Retry):
-                delays += _delay_of(error)
-    if problems:
-        return Verdict(results, tuple(problems), fatal, max(delays, default=None))
-    if given_back:
-        delay = max((d for one in given_back for d in _delay_of(one)), default=None)
-        return Verdict(results, delay=delay, ending="release")
-    if extended:
-        return Verdict(results, ending="extend", hold=extended[0].seconds)
-    return Verdict(results)
+            raised.append((handler, error))
+    return _verdict_of_raised(results, raised) if raised else Verdict(results)
+
+
+def _verdict_of_raised(
+    results: dict[str, Any], raised: list[tuple[Handler, BaseException]]
+) -> Verdict:
+    failed = [(handler, error) for handler, error in raised if not isinstance(error, _PUT_OFF)]
+    if failed:
+        problems = tuple(problem(error, handler.name) for handler, error in failed)
+        fatal = any(isinstance(error, Fail) for _, error in failed)
+        retries = [error for _, error in failed if isinstance(error, Retry)]
+        return Verdict(results, problems, fatal, _longest_delay(retries))
+    releases = [error for _, error in raised if isinstance(error, Release)]
+    if releases:
+        return Verdict(results, delay=_longest_delay(releases), ending="release")
+    extensions = [error for _, error in raised if isinstance(error, Extend)]
+    return Verdict(results, ending="extend", hold=extensions[0].seconds)
+
+
+def _longest_delay(outcomes: Sequence[Retry | Release]) -> float | None:
+    return max((delay for outcome in outcomes for delay in _delay_of(outcome)), default=None)
 
 
 def _delay_of(outcome: Retry | Release) -> list[float]:

@@ -92,10 +92,12 @@ def result_of(lease: Lease, verdict: Verdict) -> bytes | None:
     """One handler: its result. Several: by name."""
     handled = lease.message.history.handled
     results = {**handled, **verdict.results} if handled else verdict.results
-    kept = {name: result for name, result in results.items() if result is not None}
-    if not kept:
+    if len(results) == 1:
+        (result,) = results.values()
+    else:
+        result = {name: result for name, result in results.items() if result is not None} or None
+    if result is None:
         return None
-    result = kept if len(results) > 1 else next(iter(kept.values()))
     try:
         return payload.encode(result, payload.JSON, RESULT_MAX)[0]
     except Exception as error:
