@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.model.moves import State
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record
 from holdfast.stores.contract import View
 
 KIND = "archive"
-PAGE = 500
 
 
 class Archive(msgspec.Struct, frozen=True):
@@ -35,12 +35,7 @@ _decode = msgspec.json.Decoder(Archive).decode
 
 def list_archives(at: Context) -> list[Archive]:
     """Of every queue and lake."""
-    found: list[Archive] = []
-    after = ""
-    while page := at.store.records(KIND, after=after, limit=PAGE):
-        found += [_decode(record.value) for record in page]
-        after = page[-1].name
-    return found
+    return [_decode(record.value) for record in each_record(at.store, KIND)]
 
 
 def note(at: Context, queue: str, lake: str, upto: int) -> None:

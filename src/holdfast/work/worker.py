@@ -20,14 +20,13 @@ from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.work.handlers import Handler, Registry
-from holdfast.work.leaser import Specs
 from holdfast.work.loops.handling import Handling
-from holdfast.work.loops.inflight import InFlight
 from holdfast.work.loops.leasing import Leasing
 from holdfast.work.loops.owning import Owning
 from holdfast.work.loops.renewing import Renewing
 from holdfast.work.loops.settling import Settling
-from holdfast.work.loops.trouble import Health, Trouble, health_of
+from holdfast.work.loops.shared import Shared
+from holdfast.work.loops.trouble import Health, health_of
 from holdfast.work.process import check_not_importing, check_picklable
 from holdfast.work.sweeper import Sweeper
 
@@ -71,45 +70,20 @@ class Worker:
         self._in_processes = executor == "process"
         self._grace = grace
         self._asked_to_stop: SimpleQueue[None] = SimpleQueue()
-        self._stop = threading.Event()  # lease no more
-        self._quit = threading.Event()  # everything is settled, or given up
-        self._trouble: Trouble = {}
-        self._flight = InFlight(self._quit)
-        self._specs = Specs(context, names)
-        self._handling = Handling(
-            context,
+        self._shared = shared = Shared(context, names)
+        self._flight = shared.flight
+        self._handling = handling = Handling(
+            shared,
             registry,
-            self._flight,
-            self._trouble,
-            self._stop,
             concurrency=concurrency,
             in_processes=self._in_processes,
             time_limit=time_limit,
         )
-        go_on = self._handling.go_on
-        self._owning = Owning(
-            context,
-            settings,
-            self._trouble,
-            self._quit,
-            on_lease=self._flight.take_in,
-            go_on=go_on,
-        )
-        self._leasing = Leasing(
-            context,
-            self._queues,
-            self._specs,
-            self._owning,
-            self._handling,
-            self._flight,
-            self._trouble,
-            self._stop,
-            on_empty=self.stop if until_empty else None,
-        )
-        self._settling = Settling(
-            context, self._specs, self._flight, self._trouble, self._quit, go_on
-        )
-        self._renewing = Renewing(context, self._flight, self._quit)
+        self._owning = owning = Owning(shared, settings, handling.go_on)
+        on_empty = self.stop if until_empty else None
+        self._leasing = Leasing(shared, self._queues, owning, handling, on_empty)
+        self._settling = Settling(shared, handling.go_on)
+        self._renewing = Renewing(shared)
         self._sweeper = Sweeper(context, settings) if sweep else None
 
     def run(self) -> bool:
@@ -123,19 +97,19 @@ class Worker:
         _start("renew", self._renewing.run)
         for _ in range(self._concurrency):
             _start("handle", self._handling.run)
-        sweeping = self._sweeper and _start("sweep", self._sweeper.run, self._quit)
+        sweeping = self._sweeper and _start("sweep", self._sweeper.run, self._shared.quit)
         names = ", ".join(queue.name for queue in self._queues)
         logger.info("working %s with concurrency %d", names, self._concurrency)
         try:
             self._wait_until_stopped()
-            self._stop.set()
+            self._shared.stop.set()
             self._flight.make_room()
             logger.info("stopping; %d deliveries in hand", self._flight.unsettled)
             leaser.join()
             clean = self._finish_what_runs()
         finally:
-            self._stop.set()
-            self._quit.set()
+            self._shared.stop.set()
+            self._shared.quit.set()
             self._owning.wake()
             self._flight.wake_all()
             settler.join()
@@ -153,10 +127,10 @@ class Worker:
 
     def health(self) -> Health:
         """Whether the store answers and the queues exist; if not, why."""
-        return health_of(self._trouble)
+        return health_of(self._shared.trouble)
 
     def _check_queues(self) -> None:
-        specs = self._specs.read()
+        specs = self._shared.specs.read()
         for queue in self._queues:
             if queue.name not in specs:
                 raise QueueNotFound(f"no queue {queue.name!r}")
@@ -175,7 +149,7 @@ class Worker:
         running = self._flight.running
         until = self._clock.monotonic() + self._grace
         while running and self._clock.monotonic() < until:
-            self._quit.wait(0.01)
+            self._shared.quit.wait(0.01)
         if running:
             logger.warning("%d deliveries still ran after %s s", len(running), self._grace)
         return not running

@@ -23,8 +23,8 @@ BUGS = [
     Bug(
         name="unpublished verdicts are applied",
         where="apply_verdicts",
-        old='prefix, after = f"{query.hold}/{query.judged}/", ""',
-        new='prefix, after = f"{query.hold}/", ""',
+        old='prefix = f"{query.hold}/{query.judged}/"',
+        new='prefix = f"{query.hold}/"',
         caught_by="batches/test_batches.py",
         test="test_only_the_published_attempt_counts",
     ),

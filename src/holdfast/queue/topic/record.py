@@ -17,6 +17,7 @@ from holdfast.model.message import check_queue_name, dlq_of, is_dlq
 from holdfast.model.policy import DEFAULTS
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record, find_record
 
 TOPIC = "topic"
 """The kind of record."""
@@ -62,10 +63,8 @@ class TopicRecord:
         self._at = context
 
     def find(self) -> Setup | None:
-        for record in self._at.store.records(TOPIC, prefix=self.topic, limit=1):
-            if record.name == self.topic:
-                return replace(_decode(record.value), revision=record.revision)
-        return None
+        record = find_record(self._at.store, TOPIC, self.topic)
+        return record and replace(_decode(record.value), revision=record.revision)
 
     def read(self) -> Setup:
         """Raises NotFound, with the nearest name, where there is none."""
@@ -120,10 +119,8 @@ class TopicRecord:
 
 def setups(at: Context) -> Iterator[tuple[str, Setup]]:
     """Every topic by name."""
-    after = ""
-    while records := at.store.records(TOPIC, after=after):
-        yield from ((record.name, _decode(record.value)) for record in records)
-        after = records[-1].name
+    for record in each_record(at.store, TOPIC):
+        yield record.name, _decode(record.value)
 
 
 def count(at: Context) -> int:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FailedPrecondition, NotFound
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record, find_record
 from holdfast.stores.contract import Record
 from holdfast.work.ledger.parts import Part, part_name
 
@@ -148,18 +149,13 @@ def find(at: Context, query_id: str) -> Query | None:
 
 def look_up(at: Context, query_id: str) -> tuple[Query, int] | None:
     """The query with the revision of its record."""
-    for record in at.store.records(QUERY, prefix=query_id, limit=1):
-        if record.name == query_id:
-            return _decode(record)
-    return None
+    record = find_record(at.store, QUERY, query_id)
+    return record and _decode(record)
 
 
 def read_all(at: Context) -> Iterator[tuple[Query, int]]:
     """Every query with the revision of its record."""
-    after = ""
-    while records := at.store.records(QUERY, after=after):
-        yield from map(_decode, records)
-        after = records[-1].name
+    return map(_decode, each_record(at.store, QUERY))
 
 
 def put(at: Context, query: Query, revision: int) -> bool:

@@ -17,6 +17,7 @@ from holdfast.model.backoff import Backoff
 from holdfast.model.message import Lease, is_dlq
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record
 from holdfast.rules import lifecycle
 from holdfast.work.ledger.parts import PART_ROWS
 from holdfast.work.ledger.query import Query, QueryFenced, QueryNotFound, parts_of, update
@@ -86,17 +87,15 @@ def apply_verdicts(at: Context, query: Query) -> tuple[int, int]:
     if spec is None:
         return 0, 0
     policy, retried, dead = at.complete(spec), 0, 0
-    prefix, after = f"{query.hold}/{query.judged}/", ""
-    while records := at.store.records(VERDICT, prefix=prefix, after=after, limit=10):
-        for record in records:
-            now = at.clock.now()
-            judged = decode_judged(record.value)
-            moves = [decide(each.lease, each.verdict, policy, now, at.rng) for each in judged]
-            _apply(at, moves, [each.lease for each in judged], now)
-            back = [move for move in moves if move.target is Target.WAITING]
-            retried += sum(not is_dlq(move.to_queue) for move in back)  # or held back
-            dead += sum(is_dlq(move.to_queue) for move in back)
-        after = records[-1].name
+    prefix = f"{query.hold}/{query.judged}/"
+    for record in each_record(at.store, VERDICT, prefix=prefix, page=10):
+        now = at.clock.now()
+        judged = decode_judged(record.value)
+        moves = [decide(each.lease, each.verdict, policy, now, at.rng) for each in judged]
+        _apply(at, moves, [each.lease for each in judged], now)
+        back = [move for move in moves if move.target is Target.WAITING]
+        retried += sum(not is_dlq(move.to_queue) for move in back)  # or held back
+        dead += sum(is_dlq(move.to_queue) for move in back)
     return retried, dead
 
 

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Sequence
 
 from holdfast.model.message import Lease
-from holdfast.queue.context import Context
 from holdfast.telemetry import tracing
 from holdfast.work.calls import CannotRun, problem, run, run_async
 from holdfast.work.delivery import Delivery
 from holdfast.work.handlers import Registry
 from holdfast.work.loops.eventloop import EventLoop
-from holdfast.work.loops.inflight import InFlight
-from holdfast.work.loops.trouble import RECONNECT_S, Patience, Trouble
+from holdfast.work.loops.shared import Shared
+from holdfast.work.loops.trouble import RECONNECT_S, Patience
 from holdfast.work.ownership import Work
 from holdfast.work.process import Child, time_for
 from holdfast.work.verdict import Verdict
@@ -29,21 +28,18 @@ class Handling:
 
     def __init__(
         self,
-        context: Context,
+        shared: Shared,
         registry: Registry,
-        flight: InFlight,
-        trouble: Trouble,
-        stop: threading.Event,
         *,
         concurrency: int,
         in_processes: bool,
         time_limit: float | None,
     ) -> None:
-        self._at = context
+        self._at = shared.context
+        self._flight = shared.flight
+        self._trouble = shared.trouble
+        self._stop = shared.stop
         self._registry = registry
-        self._flight = flight
-        self._trouble = trouble
-        self._stop = stop
         self._concurrency = concurrency
         self._in_processes = in_processes
         self._time_limit = time_limit

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.errors import QueueNotFound
 from holdfast.model.queues import QueueSpec
-from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.work.delivery import Delivery
-from holdfast.work.leaser import Leaser, Specs
+from holdfast.work.leaser import Leaser
 from holdfast.work.loops.handling import Handling
-from holdfast.work.loops.inflight import IDLE_S, InFlight
+from holdfast.work.loops.inflight import IDLE_S
 from holdfast.work.loops.owning import Owning
 from holdfast.work.loops.pace import PREFETCH_MAX, Pace
-from holdfast.work.loops.trouble import Patience, Trouble
+from holdfast.work.loops.shared import Shared
+from holdfast.work.loops.trouble import Patience
 from holdfast.work.ownership import POLL_S
 
 LOOK_S = 2.0
@@ -30,25 +29,21 @@ class Leasing:
 
     def __init__(
         self,
-        context: Context,
+        shared: Shared,
         queues: Sequence[Queue],
-        specs: Specs,
         owning: Owning,
         handling: Handling,
-        flight: InFlight,
-        trouble: Trouble,
-        stop: threading.Event,
         on_empty: Callable[[], None] | None,
     ) -> None:
-        self._at = context
+        self._at = shared.context
+        self._specs = shared.specs
+        self._flight = shared.flight
+        self._trouble = shared.trouble
+        self._stop = shared.stop
         self._queues = queues
-        self._specs = specs
-        self._leaser = Leaser(context, specs)
+        self._leaser = Leaser(shared.context, shared.specs)
         self._owning = owning
         self._handling = handling
-        self._flight = flight
-        self._trouble = trouble
-        self._stop = stop
         self._on_empty = on_empty
 
     def run(self) -> None:

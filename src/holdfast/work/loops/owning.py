@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from holdfast.errors import StoreError
 from holdfast.model.settings import Settings
-from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
-from holdfast.work.delivery import Delivery
-from holdfast.work.loops.trouble import Patience, Trouble
+from holdfast.work.loops.shared import Shared
+from holdfast.work.loops.trouble import Patience
 from holdfast.work.ownership import Owner, Work
 
 logger = logging.getLogger("holdfast.worker")
@@ -20,32 +19,22 @@ logger = logging.getLogger("holdfast.worker")
 class Owning:
     """An owner for each ordered queue, made when it is first needed."""
 
-    def __init__(
-        self,
-        context: Context,
-        settings: Settings,
-        trouble: Trouble,
-        quit: threading.Event,
-        *,
-        on_lease: Callable[[Sequence[Delivery]], None],
-        go_on: Callable[[Work], None],
-    ) -> None:
+    def __init__(self, shared: Shared, settings: Settings, go_on: Callable[[Work], None]) -> None:
         self.owners: dict[str, Owner] = {}
         """By queue."""
-        self._at = context
+        self._at = shared.context
+        self._flight = shared.flight
+        self._trouble = shared.trouble
+        self._quit = shared.quit
         self._settings = settings
-        self._trouble = trouble
-        self._quit = quit
-        self._on_lease = on_lease
         self._go_on = go_on
         self._nudge = threading.Event()  # partitions need care before their time
 
     def owner(self, queue: Queue) -> Owner:
         owner = self.owners.get(queue.name)
         if owner is None:
-            owner = Owner(
-                self._at, queue, self._settings, nudge=self._nudge, on_lease=self._on_lease
-            )
+            take_in = self._flight.take_in
+            owner = Owner(self._at, queue, self._settings, nudge=self._nudge, on_lease=take_in)
             self.owners[queue.name] = owner
             self._nudge.set()
         return owner

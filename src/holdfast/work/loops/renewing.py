@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 
 from holdfast.model.message import Lease
 from holdfast.model.moves import Settled
 from holdfast.model.policy import DEFAULTS
-from holdfast.queue.context import Context
 from holdfast.rules import lifecycle
 from holdfast.work.delivery import Delivery
-from holdfast.work.loops.inflight import GROUP, InFlight
+from holdfast.work.loops.inflight import GROUP
+from holdfast.work.loops.shared import Shared
 
 RENEW_TICK_S = (0.01, 0.25)
 RENEW_MIN_MS = 1000
@@ -22,10 +21,10 @@ logger = logging.getLogger("holdfast.worker")
 
 
 class Renewing:
-    def __init__(self, context: Context, flight: InFlight, quit: threading.Event) -> None:
-        self._at = context
-        self._flight = flight
-        self._quit = quit
+    def __init__(self, shared: Shared) -> None:
+        self._at = shared.context
+        self._flight = shared.flight
+        self._quit = shared.quit
 
     def run(self) -> None:
         """It needs nothing of the handlers: one that blocks, or hogs the interpreter, keeps its

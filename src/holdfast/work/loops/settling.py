@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from holdfast.errors import (
@@ -17,11 +16,10 @@ from holdfast.errors import (
 from holdfast.model.errortext import clean
 from holdfast.model.message import ERROR_TEXT_MAX, is_dlq
 from holdfast.model.moves import Settled, Target, Transition, Verb
-from holdfast.queue.context import Context
 from holdfast.work.delivery import Delivery
-from holdfast.work.leaser import Specs
-from holdfast.work.loops.inflight import GROUP, InFlight
-from holdfast.work.loops.trouble import Patience, Trouble
+from holdfast.work.loops.inflight import GROUP
+from holdfast.work.loops.shared import Shared
+from holdfast.work.loops.trouble import Patience
 from holdfast.work.ownership import Work
 from holdfast.work.verdict import Problem, Verdict
 
@@ -36,20 +34,12 @@ logger = logging.getLogger("holdfast.worker")
 class Settling:
     """`run` ends when the worker quits and everything is settled, or cannot be."""
 
-    def __init__(
-        self,
-        context: Context,
-        specs: Specs,
-        flight: InFlight,
-        trouble: Trouble,
-        quit: threading.Event,
-        go_on: Callable[[Work], None],
-    ) -> None:
-        self._at = context
-        self._specs = specs
-        self._flight = flight
-        self._trouble = trouble
-        self._quit = quit
+    def __init__(self, shared: Shared, go_on: Callable[[Work], None]) -> None:
+        self._at = shared.context
+        self._specs = shared.specs
+        self._flight = shared.flight
+        self._trouble = shared.trouble
+        self._quit = shared.quit
         self._go_on = go_on
 
     def run(self) -> None:
