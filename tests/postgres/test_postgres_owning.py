@@ -15,7 +15,7 @@ from holdfast import Holdfast, Outgoing
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import Claim, LeaseAsk, View
+from holdfast.stores.contract import ByPartition, Claim, LeaseAsk, View
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres import store as module
 from holdfast.telemetry.observe import unobserved
@@ -216,7 +216,7 @@ def test_what_is_locked_is_waited_for_and_not_passed_over(
     else:
         beside.rollback()
     assert [lease.id for lease in leasing.end()] == ids[:3]
-    assert hf.store.depths("orders", now)[0].leased == 3
+    assert hf.store.stats(ByPartition("orders"), now)[0].leased == 3
 
 
 @pytest.mark.promise("PART-6")
@@ -302,7 +302,7 @@ def test_who_has_seen_the_depths_of_new_partitions_has_their_settings(
     assert queue.spec.partitions == 2
     another().queue("orders", partitions=4)
     assert queue.spec.partitions == 2
-    assert len(hf.store.depths("orders", clock.now())) == 6
+    assert len(hf.store.stats(ByPartition("orders"), clock.now())) == 6
     assert (queue.spec.partitions, queue.spec.starts) == (6, (0, 2))
 
 
@@ -329,7 +329,7 @@ def test_everything_that_a_growing_queue_holds_is_found_by_its_partition(
         queue.release(lease)
     queue.settle(held[10:])
     clock.advance(60)
-    depths = hf.store.depths("orders", clock.now())
+    depths = hf.store.stats(ByPartition("orders"), clock.now())
     assert [(depth.ready, depth.delayed, depth.leased) for depth in depths] == [
         (85, 0, 0),
         (0, 0, 0),
@@ -384,7 +384,7 @@ def test_a_queue_grows_while_others_enqueue_lease_and_give_back(
     assert raised == []
     rest = list[str]()
     now = hf.context.clock.now()
-    ready = {depth.partition: depth.ready for depth in hf.store.depths("orders", now)}
+    ready = {depth.partition: depth.ready for depth in hf.store.stats(ByPartition("orders"), now)}
     for part, n in ready.items():
         found = list[str]()
         while leases := hf.queue("orders").lease(10_000, partitions=[part]):

@@ -16,6 +16,7 @@ from holdfast import Holdfast, Message, QueueNotFound, StoreFull, StoreUnavailab
 from holdfast.model.message import new_ids
 from holdfast.model.moves import Enqueued
 from holdfast.model.queues import QueueSpec
+from holdfast.stores.contract import held_in
 from holdfast.stores.redis.connections import Connections, Script
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.moves import CHUNK
@@ -63,7 +64,7 @@ def messages(hf: Holdfast, n: int, queues: Sequence[str] = GROUPS) -> list[Messa
 
 def found(hf: Holdfast, queue: str, copies: list[Message]) -> set[str]:
     ids = sorted({message.id for message in copies})
-    return {message.id for message in hf.store.get(queue, ids)}
+    return {message.id for message in held_in(hf.store, queue, ids)}
 
 
 @pytest.fixture

@@ -17,12 +17,14 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, QueueNotFound
 from holdfast.model import clock
-from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.model.message import Finished, Lease, Message, dlq_of, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
 from holdfast.stores import page_of, read_cursor, url_options
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
+    BatchEnd,
     Claim,
     Cut,
     Entry,
@@ -73,7 +75,7 @@ def open_url(url: str) -> MemoryStore:
     return MemoryStore()
 
 
-class MemoryStore:
+class MemoryStore(StoreBase):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -101,12 +103,12 @@ class MemoryStore:
             self._changed.notify_all()
             return True
 
-    def get_queue(self, name: str) -> QueueSpec | None:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
         with self._lock:
-            return self._state.specs.get(name)
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
-        with self._lock:
+            if names is not None:
+                return [spec for name in names if (spec := self._state.specs.get(name))]
             specs = [spec for _, spec in sorted(self._state.specs.items())]
             return [spec for spec in specs if overdue is None or self._is_late(spec, overdue)]
 
@@ -162,7 +164,7 @@ class MemoryStore:
         self._state.rows[key] = _Row(message, seq, seq, lane)
         return Enqueued.STORED
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         with self._lock:
             if ask.others:
                 return self._lease_many(ask, now)
@@ -183,7 +185,7 @@ class MemoryStore:
         for one in ask.each():
             limit = min(one.limit, ask.limit - len(leases))
             if limit and one.queue in self._state.specs:
-                leases += self.lease(msgspec.structs.replace(one, limit=limit), now)
+                leases += self._take_leases(msgspec.structs.replace(one, limit=limit), now)
         return leases
 
     def _given(self, ask: LeaseAsk, now: int) -> Sequence[int] | None:
@@ -198,17 +200,18 @@ class MemoryStore:
             and claim.expires_at > now
         ]
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         with self._lock:
-            leases = self.lease(ask, now)
+            leases = self._take_leases(ask, now)
             for lease in leases:
                 row = self._state.rows[home_of(ask.queue), lease.id]
                 row.lease = msgspec.structs.replace(lease, deadline=NO_DEADLINE)
             return len(leases)
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        queue, status = end.queue, end.status
         with self._lock:
-            held = self.leased(queue, batch, None, limit)
+            held = self._read_batch(queue, end.batch, None, end.limit)
             for lease in held:
                 ack = Transition(Verb.ACK, queue, lease.id, Target.DONE, lease.token, status=status)
                 self._finish(self._state.rows[home_of(queue), lease.id], ack, now)
@@ -226,7 +229,7 @@ class MemoryStore:
         row.lease = Lease(row.message, row.token, deadline, now, ask.owner)
         return row.lease
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         _no_transaction(within)
         with self._changed:
             answers = [self._settle(move, now) for move in moves]
@@ -328,20 +331,20 @@ class MemoryStore:
                     new += 1
             return new
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._lock:
             held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
             late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
             return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._lock:
             self._must_exist(queue)
             rows = [row for row in self._held(queue) if row.batch == batch]
             held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
             return [lease for lease in held if lease.id > (after or "")][:limit]
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._lock:
             keyed = self._in_order(view, now)
             end = self._seq
@@ -380,13 +383,24 @@ class MemoryStore:
                     elif view.state is State.DELAYED and not due:
                         yield (row.message.available_at, row.seq), entry
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+    def find(self, queue: str, ids: Sequence[str], *, log: bool = True) -> list[Entry | None]:
         with self._lock:
-            rows = self._state.rows
-            keys = [(home_of(queue), id) for id in ids]
-            return [rows[key].message for key in keys if key in rows]
+            return super().find(queue, ids, log=log)
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        self._must_exist(queue)
+        keys = [(home_of(queue), id) for id in ids]
+        rows = [self._state.rows[key] for key in keys if key in self._state.rows]
+        return [Entry(row.message, 0, row.lease) for row in rows]
+
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        logs = [self._state.log.get(name, {}) for name in (home_of(queue), dlq_of(queue))]
+        past = [done for log in logs for id in ids for done in log.get(id, [])]
+        return last_of_each(
+            [Entry(one.finished.message, one.seq, finished=one.finished) for one in past]
+        )
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         with self._lock:
             return [self._stats(self._must_exist(queue), now) for queue in queues]
 
@@ -410,7 +424,7 @@ class MemoryStore:
             paused=spec.paused,
         )
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         with self._lock:
             spec = self._must_exist(queue)
             return [self._depth(queue, part, now) for part in range(spec.partitions)]
@@ -424,7 +438,7 @@ class MemoryStore:
         oldest = min(heads.values(), default=None)
         return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         return [self._trim(cut) for cut in cuts]
 
     def _trim(self, cut: Cut) -> int:
@@ -447,7 +461,7 @@ class MemoryStore:
 
     def tidy(self, now: int, *, log_before: int | None) -> None: ...
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         with self._lock:
             drop = [row.message.id for row in self._waiting(queue)][:limit]
             for id in drop:

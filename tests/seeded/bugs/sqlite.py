@@ -39,7 +39,7 @@ BUGS = [
     ),
     sqlite_bug(
         name="a lease is overdue a millisecond late",
-        where="SQLiteStore.overdue",
+        where="SQLiteStore._read_overdue",
         old="AND deadline <= ? ORDER BY deadline",
         new="AND deadline < ? ORDER BY deadline",
         caught_by="conformance/test_overdue.py",
@@ -164,7 +164,7 @@ BUGS = [
     ),
     sqlite_bug(
         name="held messages have a deadline",
-        where="SQLiteStore.hold",
+        where="SQLiteStore._reserve",
         old="return len(self._take(ask, now, TAKE_HELD)[1])",
         new="return len(self._take(ask, now, TAKE)[1])",
         caught_by="conformance/test_holding.py",

@@ -89,7 +89,7 @@ class Filling:
 
     def _fill(self, stage: str) -> None:
         store, record, queue = self._at.store, self._record, self._queue
-        if store.get_queue(stage) is None:
+        if self._at.spec(stage) is None:
             return mark_filled(self._at, record, self._group, stage)
         if not queue.spec.paused:
             queue.pause()

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from holdfast.errors import QueueNotFound
 from holdfast.model import clock
 from holdfast.model.message import Message, new_ids
-from holdfast.model.moves import State
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.context import Context
@@ -24,7 +23,6 @@ from holdfast.queue.topic.copies import copies_of, with_duplicates
 from holdfast.queue.topic.filling import POLL_S, mark_filled
 from holdfast.queue.topic.record import Group, Setup, TopicRecord, is_hidden, log_of
 from holdfast.rules.lifecycle import finished_since
-from holdfast.stores.contract import View
 from holdfast.telemetry import tracing
 
 CLOSED_S = 2.0
@@ -114,8 +112,7 @@ class Publisher:
         names = [self._queue_of(name, group) for name, group in setup.groups.items()]
         if setup.log:
             names.append(log_of(self._record.topic))
-        found = [self._at.store.get_queue(name) for name in sorted(names, key=is_hidden)]
-        specs = [spec for spec in found if spec is not None]
+        specs = self._at.store.queues(sorted(names, key=is_hidden))
         if len(specs) < len(names):
             return None
         limits = [self._at.complete(spec).payload_max or 0 for spec in specs]
@@ -143,12 +140,12 @@ class Publisher:
     def _mend(self, setup: Setup) -> None:
         """Correct the record where a queue is missing: somebody deleted it, or died before they
         changed the record."""
-        record, store = self._record, self._at.store
+        record = self._record
         found = record.find()
         if found is None or found.revision != setup.revision:
             return
         for name, group in setup.groups.items():
-            if store.get_queue(self._queue_of(name, group)) is not None:
+            if self._at.spec(self._queue_of(name, group)) is not None:
                 continue
             if group.stage is not None:
                 mark_filled(self._at, record, name, group.stage)
@@ -174,7 +171,7 @@ class Publisher:
     def _reach(
         self, name: str, group: Group, messages: list[Message], now: int, within: Any
     ) -> bool:
-        spec = self._at.store.get_queue(self._queue_of(name, group))
+        spec = self._at.spec(self._queue_of(name, group))
         if spec is None:
             return False
         if group.start == "earliest" and group.stage is None:
@@ -188,11 +185,5 @@ class Publisher:
     def _unseen(self, queue: str, messages: list[Message]) -> list[Message]:
         """Those that the group neither holds nor has finished: a binder that began and ended
         meanwhile did not find them among the retained ones."""
-        held = {m.id for m in self._at.store.get(queue, [m.id for m in messages])}
-        now = self._at.clock.now()
-        return [
-            m
-            for m in messages
-            if m.id not in held
-            and not self._at.store.browse(View(queue, State.LOG, id=m.id), None, 1, now).entries
-        ]
+        found = self._at.store.find(queue, [m.id for m in messages])
+        return [m for m, seen in zip(messages, found, strict=True) if seen is None]

@@ -18,6 +18,7 @@ from holdfast.model.policy import DEFAULTS
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.context import Context
 from holdfast.queue.records import each_record, find_record
+from holdfast.stores.contract import spec_of
 
 TOPIC = "topic"
 """The kind of record."""
@@ -112,7 +113,7 @@ class TopicRecord:
     def make_hidden(self, name: str) -> None:
         """Create one of the topic's internal queues, unless it exists."""
         store = self._at.store
-        while store.get_queue(name) is None:
+        while spec_of(store, name) is None:
             if store.put_queues([QueueSpec(name, created_at=self._at.clock.now())]):
                 return
 

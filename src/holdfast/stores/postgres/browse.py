@@ -39,6 +39,18 @@ ORDER BY finished_at, seq LIMIT %(limit)s
 # Index log_id.
 LOG_ONE = LOG.replace("WHERE qid = %(qid)s", "WHERE id = %(id)s::uuid AND qid + 0 = %(qid)s")
 
+# Primary key.
+HELD = f"""
+SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), state = 2, {LEASED_COLUMNS}
+FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
+"""
+# Index log_id, of every day.
+LOGGED = f"""
+SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = l.qid), seq, finished_at, status, leased_at,
+  owner, result, {COLUMNS}
+FROM holdfast.log l WHERE id = ANY(%(ids)s) AND qid + 0 = ANY(%(qids)s)
+"""
+
 _STATEMENTS = {
     State.READY: (READY, DUE),
     State.DELAYED: (DELAYED,),
@@ -75,6 +87,21 @@ def page(
         rows += db.execute(sql(statement), bind, binary=True).fetchall()
     rows.sort(key=lambda row: row[:2])
     return [((row[0], row[1]), _entry(row, view)) for row in rows[:limit]]
+
+
+def read_held(row: tuple[Any, ...]) -> Entry:
+    """A row of HELD."""
+    queue, leased = row[:2]
+    if not leased:
+        return Entry(read_message(row, queue, 6), 0)
+    lease = read_lease(row, queue, 2)
+    return Entry(lease.message, 0, lease)
+
+
+def read_logged(row: tuple[Any, ...]) -> Entry:
+    """A row of LOGGED."""
+    finished = read_finished(row, row[0], 2)
+    return Entry(finished.message, row[1], finished=finished)
 
 
 # Every so many rows of an index walk: where one piece of a view ends.

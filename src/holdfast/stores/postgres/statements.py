@@ -197,7 +197,7 @@ PICK_OWNED = PICK_OWNED_PARTS.replace("split AND part = p.part", "p.part = 0")
 LEASE_OWNED = _TAKE_OWNED.format(pick=PICK_OWNED)
 LEASE_OWNED_PARTS = _TAKE_OWNED.format(pick=PICK_OWNED_PARTS)
 
-# The same for `hold`: no deadline, and only told how many.
+# The same to reserve: no deadline, and the answer is only a count.
 HOLD, HOLD_PARTS, HOLD_OWNED, HOLD_OWNED_PARTS = (
     statement[: statement.rindex("SELECT rank")].replace(
         f"%(now)s + coalesce({OWN_MS}, %(timeout)s)", str(NO_DEADLINE)
@@ -312,12 +312,6 @@ WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
   AND id > coalesce(%(after)s, '00000000-0000-0000-0000-000000000000')::uuid
 ORDER BY message.id LIMIT %(limit)s
 """
-# Primary key.
-GET = f"""
-SELECT (SELECT name FROM holdfast.queue q WHERE q.qid = m.qid), {COLUMNS}
-FROM holdfast.message m WHERE home = %(home)s AND id = ANY(%(ids)s)
-"""
-
 SPEC = """
 SELECT qid, name, partitions, policy, paused, created_at, revision, ordered, starts
 FROM holdfast.queue

@@ -26,12 +26,24 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
 from holdfast.model.policy import Policy
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
 from holdfast.stores import page_of, read_cursor
-from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, Page, QueueStats, Record, View
+from holdfast.stores.base import StoreBase, last_of_each
+from holdfast.stores.contract import (
+    BatchEnd,
+    Claim,
+    Cut,
+    Entry,
+    Event,
+    LeaseAsk,
+    Page,
+    QueueStats,
+    Record,
+    View,
+)
 from holdfast.stores.postgres import arrays, arrow, browse, records, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,
@@ -66,7 +78,6 @@ from holdfast.stores.postgres.statements import (
     ENQUEUE_NEW,
     FACTS,
     FINISHED,
-    GET,
     HEADS,
     HOLD,
     HOLD_OWNED,
@@ -102,7 +113,7 @@ from holdfast.stores.postgres.statements import (
 )
 from holdfast.stores.postgres.url import where
 from holdfast.stores.postgres.wake import Wake
-from holdfast.stores.rows import first_of_each, read_message
+from holdfast.stores.rows import first_of_each
 
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
@@ -133,7 +144,7 @@ class _Known(msgspec.Struct, frozen=True):
     until: float
 
 
-class PostgresStore:
+class PostgresStore(StoreBase):
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
@@ -258,11 +269,12 @@ class PostgresStore:
         assert row is not None
         return row[0] * 2 + is_dlq(name)
 
-    def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._look_up(name)
-        return known.spec if known else None
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            known = self._look_up_all(names)
+            return [known[name].spec for name in names if name in known]
         if overdue is not None:
             return [_spec(row) for row in self._run(LATE_QUEUES, {"now": overdue})]
         return [_spec(row) for row in self._run(SPEC + " ORDER BY name", {})]
@@ -377,7 +389,7 @@ class PostgresStore:
                 finished |= dict.fromkeys(again, Enqueued.HELD)
         return finished
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
         take = self._take if ask.epochs is None else self._take_exactly
@@ -402,7 +414,7 @@ class PostgresStore:
         rows.sort(key=_in_turn)
         return [take_lease_of(row, asks, now) for row in rows]
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         def count(statement: str, bind: dict[str, Any]) -> int:
             return self._run(statement, bind)[0][0]
 
@@ -438,14 +450,14 @@ class PostgresStore:
             self._known.pop(ask.queue, None)  # somebody knows better
         return self._must_exist(ask.queue).spec.partitions > 1
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
         bind: dict[str, Any] = {
-            "qid": self._must_exist(queue).qid,
-            "batch": batch,
-            "limit": limit,
+            "qid": self._must_exist(end.queue).qid,
+            "batch": end.batch,
+            "limit": end.limit,
             "now": now,
-            "day": 0 if status is None else now // DAY_MS,
-            "status": status,
+            "day": 0 if end.status is None else now // DAY_MS,
+            "status": end.status,
             "verb": Verb.ACK.value,
         }
         n = self._run(settle.FINISH_BATCH, bind)[0][0]
@@ -488,7 +500,7 @@ class PostgresStore:
             pass
         return True
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         woken = sorted({move.to_queue for move in moves if move.target is Target.WAITING})
@@ -562,11 +574,11 @@ class PostgresStore:
         found = "SELECT name, qid FROM holdfast.queue WHERE name = ANY(%(names)s)"
         return dict(db.execute(self._sql(found), names).fetchall())
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         bind = {"qid": self._must_exist(queue).qid, "now": now, "limit": limit}
         return [read_lease(row, queue, 0) for row in self._run(OVERDUE, bind)]
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         bind = {
             "qid": self._must_exist(queue).qid,
             "batch": batch,
@@ -575,7 +587,7 @@ class PostgresStore:
         }
         return [read_lease(row, queue, 0) for row in self._run(BATCH, bind)]
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor, qid = read_cursor(after), self._must_exist(view.queue).qid
 
         def read(db: Connection) -> tuple[int, list[Any]]:
@@ -589,11 +601,16 @@ class PostgresStore:
         qid = self._must_exist(view.queue).qid
         return self._snapshot(lambda db: browse.split(db, self._sql, view, qid, parts))
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
         bind = {"home": self._must_exist(queue).qid // 2, "ids": arrays.uuids(ids)}
-        return [read_message(row, row[0], 1) for row in self._run(GET, bind)]
+        return [browse.read_held(row) for row in self._run(browse.HELD, bind)]
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        home = self._must_exist(queue).qid // 2
+        bind = {"qids": [2 * home, 2 * home + 1], "ids": arrays.uuids(ids)}
+        return last_of_each([browse.read_logged(row) for row in self._run(browse.LOGGED, bind)])
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         found = self._snapshot(lambda db: self._stats(db, queues, now))
         for name in queues:
             if name not in found:
@@ -630,7 +647,7 @@ class PostgresStore:
             heads[qid, part, rank] = min(heads.get((qid, part, rank), first), first)
         return due, heads
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         depths: list[Depth] = self._snapshot(lambda db: self._depths(db, queue, now))
         self._forget_unless(queue, len(depths))
         return depths
@@ -666,7 +683,7 @@ class PostgresStore:
             raise QueueNotFound(f"no queue {queue!r}")
         return new
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         if not cuts:
             return []
         bind = {
@@ -698,7 +715,7 @@ class PostgresStore:
 
         return self._db.run(delete)
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         qid = self._must_exist(queue).qid
 
         def drop(db: Connection) -> int:
@@ -826,13 +843,14 @@ class PostgresStore:
         """Vacuum what is written most, fold the counts, make and drop the log's days."""
         self._upkeep.tidy(now, log_before)
 
+    def arrow_walks(self, view: View) -> int:
+        return arrow.walks(view.state) if view.id is None and arrow.is_there() else 0
+
     def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
-        """A part of a view (there are `arrow.walks` of them) as Arrow; see spark/arrow.py."""
         qid = self._must_exist(view.queue).qid
         return self._arrow.read(arrow.view_statement(view, qid, now, walk, after))
 
     def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
-        """What a batch name holds, by id, as Arrow."""
         qid = self._must_exist(queue).qid
         return self._arrow.read(arrow.batch_statement(qid, batch, after))
 
@@ -863,6 +881,23 @@ class PostgresStore:
         known = _Known(_spec(rows[0]), rows[0][0], clock.monotonic() + SPEC_S)
         self._known[name] = known
         return known
+
+    def _look_up_all(self, names: Sequence[str]) -> dict[str, _Known]:
+        """Those that exist; all that are not remembered in one statement."""
+        if len(names) == 1:  # as nearly always
+            one = self._look_up(names[0])
+            return {names[0]: one} if one else {}
+        now = clock.monotonic()
+        found = {name: known for name in names if (known := self._known.get(name))}
+        found = {name: known for name, known in found.items() if known.until > now}
+        missing = [name for name in names if name not in found]
+        if missing:
+            rows = self._run(SPEC + " WHERE name = ANY(%(names)s)", {"names": missing})
+            until = clock.monotonic() + SPEC_S
+            fresh = {row[1]: _Known(_spec(row), row[0], until) for row in rows}
+            self._known.update(fresh)
+            found |= fresh
+        return found
 
     def _must_exist(self, name: str) -> _Known:
         known = self._look_up(name)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from holdfast.model.message import DLQ_SUFFIX
 from holdfast.model.moves import State
 from holdfast.stores.contract import Entry, View
 from holdfast.stores.redis.connections import Connections
@@ -88,6 +89,25 @@ def entries(
         if len(ids) < step:
             return
         after, step = (int(float(first[-1])), int(second[-1])), PAGE
+
+
+def found(
+    home: Home,
+    blob: bytes,
+    id: bytes,
+    state: bytes | None,
+    history: bytes | None,
+    call: bytes | None,
+    deadline: bytes | None,
+) -> Entry:
+    """What read.lua found by an id; `deadline` if it is leased."""
+    where = read_where(state)
+    queue = home.name + (DLQ_SUFFIX if where.dead else "")
+    if not deadline:
+        return Entry(read_waiting(blob, id.decode(), queue, where, history, call), 0)
+    at = int(float(deadline))
+    lease = read_lease(blob, id.decode(), queue, where, history, call, at)
+    return Entry(lease.message, 0, lease)
 
 
 def log_entries(db: Connections, home: Home, view: View, after: tuple[int, int]) -> Iterator[Keyed]:

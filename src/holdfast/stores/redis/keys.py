@@ -66,6 +66,7 @@ class Home:
         lanes = [self.lane(part, lane) for part in range(parts) for lane in range(LANES)]
         self.streams = [*lanes, self.key("a0"), self.key("a1")]
         self._lease = {q: [*shared, *own[q], *back[q]] for q in "01"}
+        self.find = [*shared[:5], self.key("d0"), self.key("d1")]
         self.lease = {"0": [*self._lease["0"], *lanes], "1": self._lease["1"]}
         self.settle = [
             *shared,

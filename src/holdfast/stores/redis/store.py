@@ -22,15 +22,18 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, home_of
 from holdfast.model.moves import Enqueued, Settled, State, Transition, Verb
 from holdfast.model.policy import Policy
 from holdfast.model.queues import Depth, QueueSpec
 from holdfast.stores import in_steps, page_of, read_cursor
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
+    BatchEnd,
     Claim,
     Cut,
+    Entry,
     Event,
     LeaseAsk,
     Page,
@@ -65,7 +68,6 @@ from holdfast.stores.redis.rows import (
     enqueued_at,
     quoted,
     read_lease,
-    read_waiting,
     read_where,
     take_lease,
     write_finished,
@@ -127,7 +129,7 @@ def open_url(url: str) -> RedisStore:
     return RedisStore(where(url))
 
 
-class RedisStore:
+class RedisStore(StoreBase):
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
@@ -176,7 +178,7 @@ class RedisStore:
             homes.setdefault(home_of(spec.name), []).append(spec)
         if len(homes) > 1:
             for spec in specs:
-                stored = self.get_queue(spec.name)
+                stored = self._spec_of(spec.name)
                 if (stored.revision if stored else 0) != spec.revision:
                     return False
         done = [self._put(name, of) for name, of in homes.items()]
@@ -209,7 +211,7 @@ class RedisStore:
         self._parts.pop(name, None)
         return answer == 1
 
-    def get_queue(self, name: str) -> QueueSpec | None:
+    def _spec_of(self, name: str) -> QueueSpec | None:
         known = self._known.get(name)
         if known is not None and known[1] > clock.monotonic():
             return known[0]
@@ -227,7 +229,11 @@ class RedisStore:
             self._known[name] = (spec, clock.monotonic() + SPEC_S)
         return spec
 
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            return [spec for name in names if (spec := self._spec_of(name))]
         names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
         if overdue is None:
             self._known.clear()
@@ -261,7 +267,7 @@ class RedisStore:
         self._known.clear()
         if only_empty:
             for name in names:
-                if self.get_queue(name) and not self._is_empty(name):
+                if self._spec_of(name) and not self._is_empty(name):
                     return False
         what = "begin-empty" if only_empty else "begin"
         homes = dict.fromkeys(map(home_of, names))
@@ -283,7 +289,7 @@ class RedisStore:
         return True
 
     def _is_gone(self, home: str) -> bool:
-        return self.get_queue(home) is None and self.get_queue(home + DLQ_SUFFIX) is None
+        return self._spec_of(home) is None and self._spec_of(home + DLQ_SUFFIX) is None
 
     def _is_empty(self, name: str) -> bool:
         _, ready, delayed, leased, *_ = self._count(name, 0, heads=False)
@@ -413,7 +419,7 @@ class RedisStore:
             keys += home.logged
         return [*keys, *home.receipts] if receipt else keys
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
         leases: list[Lease] = []
@@ -547,7 +553,7 @@ class RedisStore:
             for name in (home, home + DLQ_SUFFIX):
                 self._known.pop(name, None)
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             wanted = min(CHUNK, ask.limit - held)
@@ -590,13 +596,14 @@ class RedisStore:
             home.parts, parts, NO_DEADLINE, self._step,
         ]  # fmt: skip
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        flag, done = flag_of(queue), 0
-        while done < limit:
-            wanted = min(CHUNK, limit - done)
-            args = [flag, now, Verb.ACK.value, status or "", self._step, quoted(batch), wanted]
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        flag, done = flag_of(end.queue), 0
+        status, batch = end.status or "", quoted(end.batch)
+        while done < end.limit:
+            wanted = min(CHUNK, end.limit - done)
+            args = [flag, now, Verb.ACK.value, status, self._step, batch, wanted]
             n, _ = self._on(
-                queue,
+                end.queue,
                 FINISH,
                 lambda home: [*home.finish[flag], *home.lanes],
                 lambda home: [*args, home.parts],  # noqa: B023 (called at once)
@@ -606,7 +613,7 @@ class RedisStore:
                 break
         return done
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         _no_transaction(within)
         homes: dict[str, list[int]] = {}
         for n, move in enumerate(moves):
@@ -633,7 +640,7 @@ class RedisStore:
             if alike(some):
                 acks += [mine[n : n + CHUNK] for n in range(0, len(mine), CHUNK)]
             else:
-                answers |= zip(mine, self.settle(some, now), strict=True)
+                answers |= zip(mine, self._apply(some, now, None), strict=True)
         calls = [self._finish_call([moves[n] for n in mine], now) for mine in acks]
         for mine, told in zip(acks, self._db.scripts(FINISH, calls), strict=True):
             if isinstance(told, HoldfastError):
@@ -692,10 +699,10 @@ class RedisStore:
         )
         return [ANSWERS[answer] for answer in told]
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         return self._leases(queue, "overdue", now, limit)
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         found: list[Lease] = []
         while len(found) < limit:
             wanted = min(browse.PAGE, limit - len(found))
@@ -723,13 +730,13 @@ class RedisStore:
             answer = self._on(
                 queue,
                 READ,
-                lambda home: home.lease[flag],
+                lambda home: home.find if what == "find" else home.lease[flag],
                 lambda home: [what, flag, home.parts, self._step, *args],
             )
             if answer[0] == b"ok":
                 return self._home(queue), (answer[1].decode(), answer[2:])
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor = read_cursor(after)
         home = self._home(view.queue)
         if view.state is State.LOG:
@@ -771,23 +778,30 @@ class RedisStore:
         _, (_, (_, first, second, *_)) = self._read(queue, "ready", *after, 1000, now, 0)
         return [(int(a), int(b)) for a, b in zip(first, second, strict=True)]
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        found: list[Message] = []
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        found: list[Entry] = []
         for start in range(0, len(ids), browse.PAGE):
-            home, (_, (names, _, _, states, past, calls, blobs)) = self._read(
-                queue, "get", *ids[start : start + browse.PAGE]
+            home, (_, (names, deadlines, _, states, past, calls, blobs)) = self._read(
+                queue, "find", *ids[start : start + browse.PAGE]
             )
             bodies = browse.bodies(self._db, home, names, blobs)
-            for id, state, history, call, blob in zip(
-                names, states, past, calls, bodies, strict=True
-            ):
-                if blob is not None:
-                    place = read_where(state)
-                    name = home.name + (DLQ_SUFFIX if place.dead else "")
-                    found.append(read_waiting(blob, id.decode(), name, place, history, call))
+            rows = zip(bodies, names, states, past, calls, deadlines, strict=True)
+            found += [browse.found(home, blob, *row) for blob, *row in rows if blob is not None]
         return found
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        home, rows = self._home(queue), list[Entry]()
+        for name, index in zip((home.name, home.name + DLQ_SUFFIX), home.logged, strict=True):
+            for start in range(0, len(ids), browse.PAGE):
+                some = ids[start : start + browse.PAGE]
+                for id, entries in zip(some, self._db.run("HMGET", index, *some), strict=True):
+                    if entries:
+                        view = View(name, State.LOG, id=id)
+                        walk = browse.log_entries(self._db, home, view, (-1, -1))
+                        rows += [entry for _, entry in walk]
+        return last_of_each(rows)
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         return [self._stats(name, now) for name in queues]
 
     def _stats(self, name: str, now: int) -> QueueStats:
@@ -812,7 +826,7 @@ class RedisStore:
             lambda home: [flag_of(name), home.parts, now, int(heads)],
         )[1:]
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         flag = flag_of(queue)
         rows = self._asked(queue, DEPTHS, lambda home: home.lease[flag], [now])[0]
         return [
@@ -838,7 +852,7 @@ class RedisStore:
             new += answer[1]
         return new
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         """The first step drops at most one row of each: who has none to drop, costs no more."""
         answers = self._db.scripts(TRIM, [self._trim_call(cut, min(1, cut.limit)) for cut in cuts])
         refused = next((told for told in answers if isinstance(told, HoldfastError)), None)
@@ -887,7 +901,7 @@ class RedisStore:
             if isinstance(told, HoldfastError):
                 raise told
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         dropped = 0
         while dropped < limit:
             wanted = min(CHUNK, limit - dropped)
@@ -1086,7 +1100,7 @@ class RedisStore:
                 return answer[1:]
 
     def _must_exist(self, name: str) -> None:
-        if self.get_queue(name) is None:
+        if self._spec_of(name) is None:
             raise QueueNotFound(f"no queue {name!r}")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.model.moves import State
 from holdfast.stores.contract import Entry, View
@@ -99,6 +102,44 @@ def _find(
     rows = db.execute(_ONE, bind).fetchall()
     found = [((row[0], row[1]), _entry(row, view)) for row in rows if (row[0], row[1]) > after]
     return found[:limit]
+
+
+# Index holdfast_message_id.
+_HELD = f"""
+SELECT name, state = 2, {LEASED_COLUMNS.replace("lease ||", "m.lease ||")}
+FROM holdfast_message m JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
+LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
+WHERE home = ? AND id IN (SELECT value FROM json_each(?))
+"""
+# Index holdfast_log_id, for the queue and for its dead-letter queue.
+_LOGGED = f"""
+SELECT name, seq, finished_at, status, leased_at, owner, result, {COLUMNS}
+FROM holdfast_log JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
+WHERE qid IN (?, ?) AND id IN (SELECT value FROM json_each(?))
+  AND typeof(finished_at) = 'integer'
+"""
+
+
+def find_held(db: sqlite3.Cursor, home: int, ids: Sequence[str]) -> list[Entry]:
+    """What a queue and its dead-letter queue hold of these ids."""
+    found: list[Entry] = []
+    for row in db.execute(_HELD, (home, _array(ids))).fetchall():
+        name, leased = row[:2]
+        lease = read_lease(row, name, 2) if leased else None
+        message = lease.message if lease else read_message(row, name, 6)
+        found.append(Entry(message, 0, lease))
+    return found
+
+
+def find_logged(db: sqlite3.Cursor, home: int, ids: Sequence[str]) -> list[Entry]:
+    """Every row that these ids have in the logs of a queue and its dead-letter queue."""
+    rows = db.execute(_LOGGED, (2 * home, 2 * home + 1, _array(ids))).fetchall()
+    done = [(read_finished(row, row[0], 2), row[1]) for row in rows]
+    return [Entry(finished.message, seq, finished=finished) for finished, seq in done]
+
+
+def _array(ids: Sequence[str]) -> str:
+    return msgspec.json.encode(list(ids)).decode()
 
 
 # Every so many rows of an index walk: where one piece of a view ends.

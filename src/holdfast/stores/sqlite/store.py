@@ -23,15 +23,18 @@ import msgspec
 
 from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, Target, Transition
 from holdfast.model.policy import Policy
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
 from holdfast.stores import damage, page_of, read_cursor, url_options
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
+    BatchEnd,
     Claim,
     Cut,
+    Entry,
     Event,
     LeaseAsk,
     Page,
@@ -39,11 +42,10 @@ from holdfast.stores.contract import (
     Record,
     View,
 )
-from holdfast.stores.rows import COLUMNS, WIDTH, read_message
+from holdfast.stores.rows import COLUMNS, WIDTH
 from holdfast.stores.sqlite import browse, records, settle
 from holdfast.stores.sqlite.connections import Connections, Undecodable
 from holdfast.stores.sqlite.rows import (
-    COLUMNS_SO_FAR,
     LEASED_COLUMNS,
     PLAIN_COLUMNS,
     PLAIN_WIDTH,
@@ -132,14 +134,6 @@ SELECT names.key, q.qid, q.paused,
 FROM json_each(?) names CROSS JOIN holdfast_queue q ON q.name = names.value
 """
 
-# Index holdfast_message_id.
-GET = f"""
-SELECT name, {COLUMNS_SO_FAR}
-FROM holdfast_message m JOIN (SELECT qid, name FROM holdfast_queue) USING (qid)
-LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
-WHERE home = ? AND id IN (SELECT value FROM json_each(?))
-"""
-
 # The head of each lane, by holdfast_ready.
 HEADS = """
 WITH lanes(lane) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)),
@@ -210,7 +204,7 @@ def rereads(
     return run
 
 
-class SQLiteStore:
+class SQLiteStore(StoreBase):
     def __init__(self, path: Path, *, synchronous: str, busy_timeout: float) -> None:
         self.path = path.absolute()
         self._db = Connections(self.path, synchronous=synchronous, busy_timeout=busy_timeout)
@@ -270,12 +264,15 @@ class SQLiteStore:
                 db.execute(_PUT_QUEUE, (_qid(db, spec.name), *row, spec.revision + 1, *shape))
             return True
 
-    def get_queue(self, name: str) -> QueueSpec | None:
-        with self._db.peek() as db:
-            row = db.execute(_SPECS + " WHERE name = ?", (name,)).fetchone()
-        return _spec(row) if row else None
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            with self._db.peek() as db:
+                rows = [
+                    db.execute(_SPECS + " WHERE name = ?", (name,)).fetchone() for name in names
+                ]
+            return [_spec(row) for row in rows if row]
         with self._db.read() as db:
             if overdue is not None:
                 return [_spec(row) for row in db.execute(LATE_QUEUES, (overdue,))]
@@ -341,7 +338,7 @@ class SQLiteStore:
         return answers
 
     @rereads
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
         lease, rows = self._take(ask, now, TAKE)
@@ -373,7 +370,7 @@ class SQLiteStore:
         return leases
 
     @rereads
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         return len(self._take(ask, now, TAKE_HELD)[1])
 
     def _take(self, ask: LeaseAsk, now: int, take: str) -> tuple[int, list[tuple[Any, ...]]]:
@@ -402,12 +399,13 @@ class SQLiteStore:
         return lease, rows
 
     @rereads
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
         with self._writing(quiet=True) as db:
-            return settle.finish(db, _must_exist(db, queue), batch, limit, now, status)
+            qid = _must_exist(db, end.queue)
+            return settle.finish(db, qid, end.batch, end.limit, now, end.status)
 
     @rereads
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         quiet = all(move.target is not Target.WAITING for move in moves)
@@ -415,7 +413,7 @@ class SQLiteStore:
             return settle.settle(db, moves, now)
 
     @rereads
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
                 f"SELECT {LEASED_COLUMNS} FROM holdfast_message LEFT JOIN holdfast_lease "
@@ -426,7 +424,7 @@ class SQLiteStore:
         return [read_lease(row, queue, 0) for row in rows]
 
     @rereads
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         with self._db.read() as db:
             rows = db.execute(
                 f"SELECT {LEASED_COLUMNS} FROM holdfast_message LEFT JOIN holdfast_lease "
@@ -436,7 +434,7 @@ class SQLiteStore:
         return [read_lease(row, queue, 0) for row in rows]
 
     @rereads
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         with self._db.snapshot() as db:
             qid = _must_exist(db, view.queue)
             rows = browse.page(db, view, qid, read_cursor(after), limit + 1, now)
@@ -448,18 +446,22 @@ class SQLiteStore:
             return browse.split(db, view, _must_exist(db, view.queue), parts, now)
 
     @rereads
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
         with self._db.read() as db:
-            rows = db.execute(
-                GET, (_must_exist(db, queue) // 2, msgspec.json.encode(list(ids)).decode())
-            ).fetchall()
-        return [read_message(row, row[0], 1) for row in rows]
+            home = _must_exist(db, queue) // 2
+            return browse.find_held(db, home, ids)
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    @rereads
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        with self._db.read() as db:
+            home = _must_exist(db, queue) // 2
+            return last_of_each(browse.find_logged(db, home, ids))
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         with self._db.snapshot() as db:
             return [_stats(db, queue, now) for queue in queues]
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         with self._db.snapshot() as db:
             return _depths(db, queue, now)
 
@@ -469,7 +471,7 @@ class SQLiteStore:
         with self._writing(quiet=True) as db:
             return settle.restore(db, _must_exist(db, queue), rows)
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         with self._db.read() as db:  # to write costs more, and keeps others waiting
             wanted = [_has_too_much(db, cut) for cut in cuts]
         return [
@@ -499,7 +501,7 @@ class SQLiteStore:
 
     def tidy(self, now: int, *, log_before: int | None) -> None: ...
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         with self._writing(quiet=True) as db:
             qid = _must_exist(db, queue)
             dropped = db.execute(

@@ -23,7 +23,7 @@ from holdfast.errors import FailedPrecondition
 from holdfast.model import settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import ReserveAsk
 from holdfast.work.ledger.parts import PART_ROWS, Part, part_name
 from holdfast.work.ledger.query import (
     Offset,
@@ -182,7 +182,7 @@ class Batches:
         if not stats.ready or stats.paused or limit < 1:
             return None
         hold = secrets.token_hex(8)
-        spec = self._at.store.get_queue(self._queue)
+        spec = self._at.spec(self._queue)
         if spec is not None and spec.ordered:
             return self._hold_ordered(query, batch, limit, hold)
         each = max(-(-min(limit, stats.ready) // self._slices), min(1000, limit))
@@ -192,15 +192,14 @@ class Batches:
             query = self._taking(query, batch, hold, counts)
             if query.stopping:
                 break  # asked meanwhile
-            ask = LeaseAsk(
+            ask = ReserveAsk(
                 self._queue,
                 min(each, limit - sum(counts)),
                 _owner_name(query),
                 secrets.token_hex(8),
-                RESERVED_MS,
-                batch=part_name(hold, len(counts)),
+                part_name(hold, len(counts)),
             )
-            n = self._at.store.hold(ask, self._now())
+            n = self._at.store.lease(ask, self._now())
             if n:
                 counts.append(n)
             if n < ask.limit:
@@ -209,7 +208,7 @@ class Batches:
 
     def _look(self) -> None:
         """Put back what is overdue, as every lease does: perhaps no sweeper runs."""
-        spec = self._at.store.get_queue(self._queue)
+        spec = self._at.spec(self._queue)
         if spec is not None and self._at.looks.due(self._queue, self._now()):
             self._at.look(self._queue, self._at.complete(spec))
 
@@ -226,20 +225,19 @@ class Batches:
             query = self._taking(query, batch, hold, counts)
             if query.stopping or sum(counts) >= limit:
                 break
-            ask = LeaseAsk(
+            ask = ReserveAsk(
                 self._queue,
                 min(each, limit - sum(counts)),
                 self._owner.name,
                 secrets.token_hex(8),
-                RESERVED_MS,
-                (part.number,),
                 part_name(hold, len(counts)),
+                (part.number,),
                 (part.epoch,),
             )
             now = self._now()
-            n = self._at.store.hold(ask, now)
+            n = self._at.store.lease(ask, now)
             if n:
-                n -= self._owner.put_off(part.number, part_name(hold, len(counts)), now)
+                n -= self._owner.put_off(part.number, ask.batch, now)
             if n:
                 counts.append(n)
         return self._taken(query, batch, hold, counts)

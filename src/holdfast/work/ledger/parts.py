@@ -12,6 +12,7 @@ import msgspec
 from holdfast.model.message import Lease
 from holdfast.model.moves import Settled, Transition
 from holdfast.queue.context import Context
+from holdfast.stores.contract import batch_in
 
 PART_ROWS = 10_000
 """How many messages one name holds at most: one step of the store, and one task's share."""
@@ -40,7 +41,7 @@ def read(
     """
     after: str | None = None
     while True:
-        leases = fetch(lambda after=after: at.store.leased(queue, part, after, PAGE))
+        leases = fetch(lambda after=after: batch_in(at.store, queue, part, after, PAGE))
         if leases:
             yield leases
         if len(leases) < PAGE:
@@ -51,7 +52,7 @@ def read(
 def release(at: Context, queue: str, part: str, move: Callable[[Lease, int], Transition]) -> int:
     """Settle all that a part still holds by `move`; returns how many messages moved."""
     n = 0
-    while leases := at.store.leased(queue, part, None, PAGE):
+    while leases := batch_in(at.store, queue, part, None, PAGE):
         now = at.clock.now()
         answers = at.store.settle([move(lease, now) for lease in leases], now)
         moved = sum(answer is Settled.APPLIED for answer in answers)

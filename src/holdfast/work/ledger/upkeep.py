@@ -90,7 +90,7 @@ def release_strays(at: Context, query: Query, *, counted: bool = False) -> int:
 
     `counted`: as a delivery that failed.
     """
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return 0
     policy = at.complete(spec)

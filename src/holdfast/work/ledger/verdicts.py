@@ -19,6 +19,7 @@ from holdfast.model.moves import Settled, Target, Transition
 from holdfast.queue.context import Context
 from holdfast.queue.records import each_record
 from holdfast.rules import lifecycle
+from holdfast.stores.contract import BatchEnd
 from holdfast.work.ledger.parts import PART_ROWS
 from holdfast.work.ledger.query import Query, QueryFenced, QueryNotFound, parts_of, update
 from holdfast.work.verdict import Verdict, decide
@@ -83,7 +84,7 @@ def apply_verdicts(at: Context, query: Query) -> tuple[int, int]:
     """Apply what was published; returns how many messages are retried, and how many are dead."""
     if query.judged is None:
         return 0, 0
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return 0, 0
     policy, retried, dead = at.complete(spec), 0, 0
@@ -112,12 +113,12 @@ def _apply(at: Context, moves: list[Transition], leases: list[Lease], now: int) 
 
 def finish(at: Context, query: Query) -> None:
     """Ack all that the batch still holds."""
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return  # its messages went with the queue
     status = lifecycle.ack_status(query.queue, at.complete(spec))
     for part in parts_of(query):
-        while at.store.finish(query.queue, part.name, PART_ROWS, at.clock.now(), status):
+        while at.store.settle(BatchEnd(query.queue, part.name, PART_ROWS, status), at.clock.now()):
             pass
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.errors import QueueNotFound
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.queue import Queue
+from holdfast.stores.contract import ByPartition
 from holdfast.work.delivery import Delivery
 from holdfast.work.leaser import Leaser
 from holdfast.work.loops.handling import Handling
@@ -110,7 +111,7 @@ class Leasing:
     def _all_empty(self) -> bool:
         """Of ordered queues also what others own: they are to finish it."""
         now = self._at.clock.now()
-        depths = [self._at.store.depths(name, now) for name in self._owning.owners]
+        depths = [self._at.store.stats(ByPartition(name), now) for name in self._owning.owners]
         return not any(depth.ready for partitions in depths for depth in partitions)
 
     def _wait_for_more(self) -> None:

@@ -13,6 +13,7 @@ from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.rules import lifecycle
+from holdfast.stores.contract import ByPartition, batch_in
 from holdfast.work.ownership.line import OwnedPartition
 from holdfast.work.ownership.share import PAGE, Share
 
@@ -31,7 +32,7 @@ class BatchOwner:
     def seize(self) -> list[OwnedPartition]:
         """Claim every partition that is free, or ours; those of them that can be worked now."""
         share = self._share
-        depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         share.read_spec()
         with share.lock:
             share.parts.clear()  # nothing is kept between two batches but the claims
@@ -56,10 +57,10 @@ class BatchOwner:
         store, name, back = self._at.store, self.queue.name, 0
         before = {key: until for key, until in self._waiting.items() if until > asked_at}
         keys = before | self._delayed_keys()
-        depths = store.depths(name, self._at.clock.now())
+        depths = store.stats(ByPartition(name), self._at.clock.now())
         barred = not self._share.is_clear(number, depths)
         after: str | None = None
-        while (keys or barred) and (leases := store.leased(name, batch, after, PAGE)):
+        while (keys or barred) and (leases := batch_in(store, name, batch, after, PAGE)):
             now, after = self._at.clock.now(), leases[-1].id
             waiting = [lease for lease in leases if barred or (lease.message.key or "") in keys]
             moves = [

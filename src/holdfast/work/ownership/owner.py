@@ -11,7 +11,7 @@ from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.rules.lifecycle import ms
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import ByPartition, LeaseAsk, held_in
 from holdfast.work.ownership.generations import Barriers
 from holdfast.work.ownership.line import InLine, OwnedPartition, Work
 from holdfast.work.ownership.share import Share
@@ -171,7 +171,7 @@ class Owner:
         numbers = {n for lease in leases if share.start_of(n := lease.message.partition)}
         if not numbers:
             return Barriers(spec)
-        depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         older = {d.partition for d in depths if d.partition < share.start_of(max(numbers))}
         waits = {n for n in older if depths[n].delayed}
         keys: dict[str, tuple[int, int]] = {}
@@ -180,7 +180,7 @@ class Owner:
                 first, until = keys.get(key, (number, 0))
                 keys[key] = (first, max(until, blocker.until))
             # One that came due meanwhile is no longer delayed: now it counts as ready.
-            depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+            depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         return Barriers(spec, {n for n in numbers if not share.is_clear(n, depths)}, keys)
 
     def _blockers_gone(self, leases: list[Lease], now: int) -> set[str]:
@@ -196,5 +196,5 @@ class Owner:
             }
         if not due:
             return set()
-        known = self._at.store.get(self.queue.name, sorted(due))
+        known = held_in(self._at.store, self.queue.name, sorted(due))
         return due - {message.id for message in known if message.queue == self.queue.name}

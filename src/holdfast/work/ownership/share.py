@@ -21,7 +21,7 @@ from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.rules import lifecycle
-from holdfast.stores.contract import NO_DEADLINE, Claim, Entry, View
+from holdfast.stores.contract import NO_DEADLINE, ByPartition, Claim, Entry, View
 from holdfast.work.ownership.generations import is_clear, start_of
 from holdfast.work.ownership.line import Blocker, Common, OwnedPartition, Work
 
@@ -174,7 +174,7 @@ class Share:
         """Move towards an equal share. Every consumer computes the same from the same facts."""
         store, now = self._at.store, self._at.clock.now()
         try:
-            depths = store.depths(self.queue.name, now)
+            depths = store.stats(ByPartition(self.queue.name), now)
             self.read_spec()
         except QueueNotFound:
             for part in self.held():
@@ -246,7 +246,7 @@ class Share:
             return
         now, by_number = self._at.clock.now(), {part.number: part for part in parts}
         store, policy = self._at.store, self.common.policy
-        depths = store.depths(self.queue.name, now)
+        depths = store.stats(ByPartition(self.queue.name), now)
         held, left = set[int](), list[tuple[OwnedPartition, Lease]]()
         if any(_left_behind(part, depths) for part in parts):
             held, left = self._find_left_behind(by_number)
@@ -322,7 +322,7 @@ class Share:
         """Those that wait for no older partition."""
         if not any(self.start_of(part.number) for part in parts):
             return parts
-        depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         return [part for part in parts if self.is_clear(part.number, depths)]
 
 
