@@ -30,7 +30,6 @@ from holdfast.testing.conformance.fixtures import (
     store,
     whereabouts,
 )
-from holdfast.work.handlers import Problem, Verdict
 from holdfast.work.ledger import (
     FORGET_MS,
     LEFTOVER_MS,
@@ -56,6 +55,7 @@ from holdfast.work.ledger import (
     read,
     sweep,
 )
+from holdfast.work.verdict import Problem, Verdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flaky import Died, Flaky
@@ -121,7 +121,7 @@ def test_a_batch_is_reserved_sealed_read_and_settled(
     parts = batches.seal(end)
     assert [part.rows for part in parts] == [3]
     assert ids(leases(hf, parts)) == ids(sent[:3])
-    monkeypatch.setattr("holdfast.work.ledger.PAGE", 2)
+    monkeypatch.setattr("holdfast.work.ledger.parts.PAGE", 2)
     assert ids(leases(hf, parts)) == ids(sent[:3])  # as often as one likes
     assert queue.stats().done == 0
     clock.advance(1)
@@ -445,7 +445,7 @@ def test_verdicts_on_a_batch_that_is_not_held_are_refused(
 
 
 def test_more_verdicts_than_fit_one_record(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.work.ledger.JUDGED_ROWS", 2)
+    monkeypatch.setattr("holdfast.work.ledger.verdicts.JUDGED_ROWS", 2)
     queue = hf.queue("orders")
     sent = queue.enqueue_many(range(50))
     batches = process(hf)
@@ -920,7 +920,7 @@ def test_asked_to_stop_it_settles_and_reserves_no_more(hf: Holdfast, queue: Queu
 def test_a_query_tells_of_its_last_batches(
     hf: Holdfast, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.work.ledger.HISTORY", 2)
+    monkeypatch.setattr("holdfast.work.ledger.batches.HISTORY", 2)
     sent = queue.enqueue_many(range(9))
     batches, start = process(hf), START
     for n in range(3):

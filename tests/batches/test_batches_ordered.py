@@ -10,8 +10,8 @@ from holdfast import Backoff, Holdfast, Outgoing, Queue
 from holdfast.stores.contract import ReserveAsk
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import another, clock, hf, store
-from holdfast.work.handlers import Problem, Verdict
 from holdfast.work.ledger import Batches, Judged, Offset, judge, publish, read
+from holdfast.work.verdict import Problem, Verdict
 
 __all__ = ["another", "clock", "hf", "store"]
 

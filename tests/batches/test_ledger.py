@@ -21,7 +21,6 @@ from holdfast import FailedPrecondition, Holdfast, Outgoing, Queue, Settled
 from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import clock, hf, store
-from holdfast.work.handlers import Problem, Verdict
 from holdfast.work.ledger import (
     LEFTOVER_MS,
     RESERVED_MS,
@@ -37,6 +36,7 @@ from holdfast.work.ledger import (
     read,
     sweep,
 )
+from holdfast.work.verdict import Problem, Verdict
 from tests.plugins.sampling import more
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,7 +15,8 @@ from holdfast.queue import checks, queue
 from holdfast.rules import outcome
 from holdfast.stores.sql.store import EVENTS_KEPT
 from holdfast.stores.sqlite import leasing
-from holdfast.work import sweeper, worker
+from holdfast.work import sweeper
+from holdfast.work.loops import inflight, pace, trouble
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -80,13 +81,13 @@ def test_architecture_draws_the_layers_that_the_linter_holds() -> None:
         f"| {queue.LEASE_MAX:,} messages |",
         f"| {app.PARTITIONS_MAX} in use, {checks.PARTITIONS_TOTAL} with those from before",
         f"{policy.SECONDS_MAX // (365 * 24 * 3600)} years",
-        f"| {worker.PREFETCH_MAX:,}, and no more than it worked off in "
-        f"{worker.PREFETCH_S * 1000:.0f} ms lately, or in the time of two leases if that is longer "
-        f"(up to {worker.PREFETCH_S_MAX} s)",
-        f"| {worker.GROUP} |",
+        f"| {pace.PREFETCH_MAX:,}, and no more than it worked off in "
+        f"{pace.PREFETCH_S * 1000:.0f} ms lately, or in the time of two leases if that is longer "
+        f"(up to {pace.PREFETCH_S_MAX} s)",
+        f"| {inflight.GROUP} |",
         f"{leasing.PROMOTE_MAX:,}; more with the next",
         f"newest {EVENTS_KEPT:,}",
-        f"from {worker.RECONNECT_S[0]} s up to every {worker.RECONNECT_S[1]:.0f} s",
+        f"from {trouble.RECONNECT_S[0]} s up to every {trouble.RECONNECT_S[1]:.0f} s",
         f"drops up to {sweeper.TRIM_STEP * sweeper.TRIM_STEPS_MAX:,} rows per queue",
         f"in steps of {sweeper.TRIM_STEP:,}",
         f"log for {(DEFAULTS.retention or 0) / 86400:.0f} days",

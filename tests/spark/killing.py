@@ -8,7 +8,7 @@ from driver import die, poison
 
 from holdfast.spark import options
 from holdfast.spark.source import HoldfastSource, StreamReader
-from holdfast.work import ledger
+from holdfast.work.ledger import batches
 
 
 class KillingSource(HoldfastSource):
@@ -46,7 +46,7 @@ def handler(n: int, attempt: int) -> dict[str, int]:
     return poison(n, attempt)
 
 
-_finish = ledger.finish
+_finish = batches.finish
 
 
 def arm_batches() -> None:
@@ -56,7 +56,7 @@ def arm_batches() -> None:
         _finish(at, query)
         die("in-settle")
 
-    ledger.finish = finish
+    batches.finish = finish
 
 
 def arm_runner() -> None:

@@ -18,7 +18,7 @@ class QueueSpec(msgspec.Struct, frozen=True):
     revision: int = 0
     """Goes up with every change; 0 is a queue that is not stored yet."""
     ordered: bool = False
-    """Each partition is worked by one owner at a time, in order (see work/ownership.py)."""
+    """Each partition is worked by one owner at a time, in order (see work/ownership)."""
     starts: tuple[int, ...] = (0,)
     """The first partition of each generation. Adding partitions begins a new generation behind the
     old ones, so that a key's older messages can be told from its newer ones."""

@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.model.moves import State
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record
 from holdfast.stores.contract import View
 
 KIND = "archive"
-PAGE = 500
 
 
 class Archive(msgspec.Struct, frozen=True):
@@ -34,13 +34,8 @@ _decode = msgspec.json.Decoder(Archive).decode
 
 
 def list_archives(at: Context) -> list[Archive]:
-    """Of every queue and lake."""
-    found: list[Archive] = []
-    after = ""
-    while page := at.store.records(KIND, after=after, limit=PAGE):
-        found += [_decode(record.value) for record in page]
-        after = page[-1].name
-    return found
+    """For every queue and lake."""
+    return [_decode(record.value) for record in each_record(at.store, KIND)]
 
 
 def note(at: Context, queue: str, lake: str, upto: int) -> None:
@@ -51,7 +46,7 @@ def note(at: Context, queue: str, lake: str, upto: int) -> None:
 
 
 def give_up(at: Context, lake: str, queues: Iterable[str] | None = None) -> list[str]:
-    """Retention no longer waits for this lake; the queues that it waited for."""
+    """Let retention no longer wait for this lake; returns the queues that it waited for."""
     wanted = None if queues is None else set(queues)
     mine = [one for one in list_archives(at) if one.lake == lake]
     gone = [one.queue for one in mine if wanted is None or one.queue in wanted]
@@ -61,7 +56,7 @@ def give_up(at: Context, lake: str, queues: Iterable[str] | None = None) -> list
 
 
 def marks(archives: Iterable[Archive]) -> dict[str, int]:
-    """By queue: what finished before this is in every archive of it. Pure."""
+    """By queue: every archive of it has what finished before this. Pure."""
     found: dict[str, int] = {}
     for one in archives:
         found[one.queue] = min(found.get(one.queue, one.upto), one.upto)
@@ -77,8 +72,8 @@ def cut(before: int | None, mark: int | None) -> int | None:
 
 
 def spare(at: Context, queue: str, mark: int, most: int) -> int:
-    """How many of the oldest `most` rows of the log are archived: so many may go because there are
-    too many of them, since the oldest go first."""
+    """How many of the oldest `most` rows of the log are archived: only these may be dropped where
+    the log has too many rows, as the oldest are dropped first."""
     page = at.store.browse(View(queue, State.LOG, until=mark), None, most, at.clock.now())
     return len(page.entries)
 

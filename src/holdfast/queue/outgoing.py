@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.errors import (
@@ -31,7 +32,7 @@ _KNOWN_TYPES = (payload.JSON, payload.BYTES)
 
 
 class Maker:
-    """Checks one outgoing message after the other and makes it what the store keeps."""
+    """Checks outgoing messages and turns them into what the store keeps."""
 
     def __init__(self, spec: QueueSpec, policy: Policy, now: int) -> None:
         self._name, self._spread, self._first = spec.name, spec.spread, spec.starts[-1]
@@ -46,6 +47,10 @@ class Maker:
             bodies = payload.encode_plain(items, self._payload_max)
             if bodies is not None:
                 return list(map(self._plain, bodies, ids))
+        return self.each(items, ids)
+
+    def each(self, items: Iterable[Any], ids: Iterable[str]) -> list[Message]:
+        """One after the other; the error for a bad item says its `index`."""
         messages: list[Message] = []
         try:
             for item, id in zip(items, ids, strict=True):

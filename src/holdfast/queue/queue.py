@@ -111,13 +111,25 @@ class LocalQueue(Queue):
         if trace:
             messages = tracing.carrying(messages, trace)
         kept = receipt and receipt_name(self.name, receipt)
-        since = lifecycle.finished_since(messages, make.given, policy, now)
+        return self._add(messages, make.given, policy, now, within, kept)
+
+    def _add(
+        self,
+        messages: list[Message],
+        given: set[str],
+        policy: Policy,
+        now: int,
+        within: Any = None,
+        receipt: str | None = None,
+    ) -> list[Message]:
+        """Store them; those that the queue holds already come back as it holds them."""
+        since = lifecycle.finished_since(messages, given, policy, now)
         answers = self._at.store.enqueue(
-            messages, now, within=within, receipt=kept, finished_since=since
+            messages, now, within=within, receipt=receipt, finished_since=since
         )
         if Enqueued.HELD not in answers:
             return messages
-        return self._with_held(messages, answers, make.given)
+        return self._with_held(messages, answers, given)
 
     def enqueue_each(self, items: Sequence[Any]) -> list[Message | InvalidArgument]:
         """Like `enqueue_many`, of different callers in one write: one that is bad fails alone."""
@@ -132,11 +144,7 @@ class LocalQueue(Queue):
                 error.index = 0  # of its caller, who sent one
                 made.append(error)
         good = [message for message in made if isinstance(message, Message)]
-        since = lifecycle.finished_since(good, make.given, policy, now)
-        answers = self._at.store.enqueue(good, now, finished_since=since) if good else []
-        stored = iter(good)
-        if Enqueued.HELD in answers:
-            stored = iter(self._with_held(good, answers, make.given))
+        stored = iter(self._add(good, make.given, policy, now) if good else [])
         return [next(stored) if isinstance(item, Message) else item for item in made]
 
     def _with_held(

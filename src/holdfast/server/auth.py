@@ -28,6 +28,7 @@ from holdfast.errors import (
 from holdfast.model.message import NAME_MAX, home_of, is_dlq
 from holdfast.model.policy import positive
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record, find_record
 from holdfast.rules.lifecycle import ms
 
 KEY = "key"
@@ -38,7 +39,6 @@ REMEMBERED_MAX = 10_000
 """Ids that a server remembers, those that do not exist included."""
 PATTERNS_MAX = 100
 TEXT_MAX = 200
-PAGE = 1000
 
 Right = Literal["read", "produce", "consume", "admin"]
 """What a call needs. `read` looks and changes nothing, `admin` sets up, purges, redrives."""
@@ -300,18 +300,13 @@ def _find(at: Context, id: str) -> tuple[_Stored | None, int]:
     """A key and the revision of its record."""
     if not _ID.fullmatch(id):
         return None, 0
-    for record in at.store.records(KEY, prefix=id, limit=1):
-        if record.name == id:
-            return _read(id, record.value), record.revision
-    return None, 0
+    record = find_record(at.store, KEY, id)
+    return (_read(id, record.value), record.revision) if record else (None, 0)
 
 
 def _all(at: Context) -> Iterator[_Stored]:
-    after = ""
-    while page := at.store.records(KEY, after=after, limit=PAGE):
-        for record in page:
-            yield _read(record.name, record.value)
-        after = page[-1].name
+    for record in each_record(at.store, KEY):
+        yield _read(record.name, record.value)
 
 
 def _read(id: str, value: bytes) -> _Stored:

@@ -1,4 +1,4 @@
-"""Consumers of ordered queues, for those who are far away (see work/ownership.py).
+"""Consumers of ordered queues, for those who are far away (see work/ownership).
 
 A partition has an owner, and an owner is somebody who is there. So one sits here for each client,
 as long as its stream lasts, or as long as it comes back for more under the same name. What the

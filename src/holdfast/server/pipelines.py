@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 import zlib
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import UNSET, Raw
 
 from holdfast.errors import NotFound, StoreCorrupt
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record, find_record
 from holdfast.stores.contract import Record
 from holdfast.wire import shapes as s
 from holdfast.work import ledger
@@ -82,11 +84,7 @@ def _batch(past: Past) -> s.BatchDoc:
 
 def reports(at: Context, limit: int) -> s.ReportsDoc:
     """The newest. Records are read in the order of their names: the oldest come first."""
-    last: list[Record] = []
-    after = ""
-    while page := at.store.records(REPORT, after=after, limit=STEP):
-        last = [*last, *page][-limit:]
-        after = page[-1].name
+    last = deque(each_record(at.store, REPORT, page=STEP), maxlen=limit)
     return s.ReportsDoc([_report(record) for record in reversed(last)])
 
 
@@ -99,12 +97,7 @@ def report(at: Context, id: str) -> s.ReportDoc:
 
 
 def _record(at: Context, kind: str, id: str) -> Record | None:
-    if not _ID.fullmatch(id):
-        return None
-    for record in at.store.records(kind, prefix=id, limit=1):
-        if record.name == id:
-            return record
-    return None
+    return find_record(at.store, kind, id) if _ID.fullmatch(id) else None
 
 
 def _report(record: Record) -> s.ReportDoc:

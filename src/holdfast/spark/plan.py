@@ -27,20 +27,11 @@ from holdfast.spark import columns, pickling
 from holdfast.spark.connections import patiently
 from holdfast.spark.options import STORE_TIMEOUT_S
 from holdfast.work import ledger
-from holdfast.work.handlers import (
-    Handler,
-    Problem,
-    Registry,
-    Verdict,
-    attempt,
-    attempt_async,
-    result_of,
-    run,
-    run_async,
-    verdict_of,
-)
+from holdfast.work.calls import attempt, attempt_async, run, run_async, verdict_of
+from holdfast.work.handlers import Handler, Registry
 from holdfast.work.ledger import Judged
 from holdfast.work.process import Child, time_for
+from holdfast.work.verdict import Problem, Verdict, result_of
 
 MISFIT = "SchemaMismatch"
 

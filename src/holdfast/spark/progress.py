@@ -1,7 +1,7 @@
 """What a query says of itself: a log line for every batch, and metrics for Prometheus.
 
 Spark tells of a batch when it has committed it; what became of its messages is known when the
-source has settled it, a moment later, and stands in the query's record (ledger.py). So a thread
+source has settled it, a moment later, and stands in the query's record (work/ledger). So a thread
 looks there, and then reports. Totals come from that record: they go on after a restart.
 """
 

@@ -1,6 +1,6 @@
 """`spark.read` and `spark.readStream` of a queue, and where `write` and `writeStream` begin.
 
-The stream's offsets are batches (ledger.py): Spark calls latestOffset(start) only when batch
+The stream's offsets are batches (work/ledger): Spark calls latestOffset(start) only when batch
 `start` is in its commit log, so that is where it is settled; partitions() is called only when a
 batch is in its offset log, so that is where it is sealed.
 """

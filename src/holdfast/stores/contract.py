@@ -65,7 +65,7 @@ class LeaseAsk(msgspec.Struct, frozen=True):
 class ReserveAsk(msgspec.Struct, frozen=True):
     """A lease without a deadline, under a durable name. No message is read: the answer is a count.
 
-    The caller keeps a record of the name (see work/ledger.py): nothing else ever ends this lease.
+    The caller keeps a record of the name (see work/ledger): nothing else ever ends this lease.
     """
 
     queue: str

@@ -1,7 +1,7 @@
-"""Leases for a worker from all of its queues, in a few round trips however many there are.
+"""Leases from all queues of a worker, in a few round trips however many queues there are.
 
 A turn is one call of the store, and a second one if there is room left and some queue may have
-more. A queue gives its share at a turn, and the next turn begins behind the queue that was served
+more. Each queue gives its share per turn, and the next turn begins after the queue that was served
 last: a deep queue delays the others by its share and no more.
 """
 
@@ -24,23 +24,23 @@ from holdfast.rules.lifecycle import ms
 from holdfast.stores.contract import LeaseAsk, OtherQueue
 
 SHARE = 16
-"""What a queue gives at a turn, at least, while others wait: taking several messages from one
-queue costs a store much less than taking one from each of several."""
+"""The least that a queue gives per turn while others wait: taking several messages from one queue
+costs a store much less than taking one from each of several."""
 SERVED = 16
-"""Of a longer turn a queue gives one part in this many."""
+"""Of a longer turn a queue gives this fraction."""
 FEW = 10
-"""Up to this many queues are read one by one: the stores remember them, or read them fast."""
+"""Up to this many queues are read one by one: stores cache them, or read them fast."""
 LOOKS = 8
-"""Queues whose overdue messages are put back at a turn."""
+"""How many queues' overdue messages are put back per turn."""
 SPEC_S = 0.25
 READ_SHARE = 50
-"""Reading the settings of many queues takes at most one part in this many of the time."""
+"""Reading the settings of many queues takes at most this fraction of the time."""
 
 logger = logging.getLogger("holdfast.worker")
 
 
 class Specs:
-    """The settings of a worker's queues, read at once and remembered for a moment."""
+    """The settings of a worker's queues, read together and cached for a moment."""
 
     def __init__(self, context: Context, names: Sequence[str]) -> None:
         self._at = context
@@ -50,7 +50,7 @@ class Specs:
         self._until = float("-inf")
 
     def read(self) -> Mapping[str, QueueSpec]:
-        """Of those that exist."""
+        """By queue, for those that exist."""
         if len(self._names) <= FEW:
             self._known = self._one_by_one(self._names)
         elif (begun := self._at.clock.monotonic()) >= self._until:
@@ -61,7 +61,7 @@ class Specs:
         return self._known
 
     def policies(self, names: Collection[str]) -> Mapping[str, Policy]:
-        """The rules in force for these, some of the worker's queues."""
+        """The rules in force for these of the worker's queues."""
         if len(self._names) <= FEW:
             self._known = {**self._known, **self._one_by_one(names)}
         else:
@@ -87,7 +87,7 @@ class Specs:
 
 
 class Leaser:
-    """Of one worker; called by one thread."""
+    """Belongs to one worker; called by one thread."""
 
     def __init__(self, context: Context, specs: Specs) -> None:
         self._at = context
@@ -114,7 +114,7 @@ class Leaser:
         return leases + self._ask(deep, limit - len(leases), None)
 
     def _look(self, names: Sequence[str]) -> None:
-        """Put back what is overdue, a few queues at a turn; nothing where this process sweeps."""
+        """Put back what is overdue, a few queues per turn; nothing if this process sweeps."""
         now = self._at.clock.now()
         if self._at.looks.covered(now):
             return
@@ -137,7 +137,7 @@ class Leaser:
             found = self._at.store.queues(overdue=now)
         except StoreUnavailable:
             raise
-        except Exception:  # must not keep anything from being leased
+        except Exception:  # leasing goes on without it
             logger.exception("overdue messages could not be looked for")
             return []
         return [spec.name for spec in found if spec.name in names]

@@ -11,7 +11,9 @@ from typing import Any
 
 from holdfast.errors import FailedPrecondition, InvalidArgument
 from holdfast.model.message import Lease
-from holdfast.work.handlers import CannotRun, Handler, Problem, Registry, Verdict, run
+from holdfast.work.calls import CannotRun, run
+from holdfast.work.handlers import Handler, Registry
+from holdfast.work.verdict import Problem, Verdict
 
 START_LIMIT_S = 120.0
 MODULE_LIMIT = (

@@ -1,7 +1,7 @@
 """Finds leases past their deadline and settles them by the rules; trims the log.
 
-Runs in every worker and server. Any number may run: the lock only spares work, the token and the
-deadline in each transition keep it right.
+Runs in every worker and server. Any number of sweepers may run: the lock only saves work, and the
+token and the deadline in each transition make every move safe.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOCK = "sweep"
 LOCK_MS = 30_000
 TRIM_STEP = 1000
 TRIM_STEPS_MAX = 20
-"""Log rows dropped per queue and tick: the rest waits for the next tick."""
+"""At most this many steps per queue and tick; the rest waits for the next tick."""
 TRIM_QUEUES = 100
-"""Queues whose logs one tick trims; the next tick goes on with those behind them."""
+"""How many queues' logs one tick trims; the next tick goes on with those after them."""
 
 logger = logging.getLogger("holdfast.sweeper")
 
@@ -60,7 +60,7 @@ class Sweeper:
             self._at.looks.uncover()
 
     def tick(self) -> Swept:
-        """One scheduled sweep. While another holds the lock: only what it seems to have missed."""
+        """One scheduled sweep; only of what is long overdue if another process holds the lock."""
         now = self._at.clock.now()
         if self._at.store.claim(LOCK, self._at.owner, LOCK_MS, now) is None:
             return self._whole(self._requeue_all(now - self._interval_ms, "scheduler"))
@@ -76,12 +76,12 @@ class Sweeper:
             self._at.store.claim(LOCK, self._at.owner, 0, self._at.clock.now())
 
     def sweep(self, now: int, *, triggered_by: str) -> Swept:
-        """Settle everything that was overdue at `now`, tell who watches, and trim every log."""
+        """Settle everything that was overdue at `now`, publish that as events, trim every log."""
         swept = self._requeue_all(now, triggered_by)
         return self._whole(swept + self._trim_all(self._at.store.queues(), self._marks(), now))
 
     def _whole(self, swept: Swept) -> Swept:
-        """What was swept, unless a queue failed: then its error, now that the others are done."""
+        """What was swept; raises the error of a queue that failed, now that the others are done."""
         if self._failed is not None:
             raise self._failed
         return swept
@@ -99,7 +99,7 @@ class Sweeper:
                 swept += self._requeue(spec, now)
             except StoreUnavailable:
                 raise
-            except Exception as error:  # of this queue: the others must not wait for it
+            except Exception as error:  # the other queues must not suffer from this one
                 logger.warning("%s: overdue messages could not be put back: %s", spec.name, error)
                 self._failed = self._failed or error
             self._keep_lock()
@@ -167,7 +167,7 @@ class Sweeper:
         return trimmed
 
     def _cut(self, spec: QueueSpec, mark: int | None, now: int) -> Cut:
-        """`mark`: an archive has what finished before; it waits for no other row to go."""
+        """`mark`: every archive has what finished before this; newer rows must stay."""
         policy, limit = self._at.complete(spec), TRIM_STEP
         before = archives.cut(now - ms(policy.retention) if policy.retention else None, mark)
         keep = policy.retention_count or None
@@ -178,7 +178,7 @@ class Sweeper:
     def _log_before(
         self, specs: Sequence[QueueSpec], marks: Mapping[str, int], now: int
     ) -> int | None:
-        """What finished before this is of no interest to any queue, and in every archive."""
+        """No queue keeps what finished before this, and every archive has it."""
         own = [spec.policy.retention for spec in specs]
         kept = [self._at.policy.retention if seconds is None else seconds for seconds in own]
         if not kept or not all(kept):

@@ -7,7 +7,7 @@ from tests.seeded.bug import Bug
 BUGS = [
     Bug(
         name="a publish misses groups that were added meanwhile",
-        where="LocalTopic._store",
+        where="Publisher._store",
         old="self._catch_up(setup, messages, now, within)",
         new="pass",
         caught_by="conformance/test_topics.py",

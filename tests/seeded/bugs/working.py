@@ -22,7 +22,7 @@ BUGS = [
     ),
     Bug(
         name="acks are dropped while the store is unreachable",
-        where="Worker._settle_loop",
+        where="Settling.run",
         old="patience.wait(error)",
         new="group.clear()",
         caught_by="conformance/test_handling.py",
@@ -30,7 +30,7 @@ BUGS = [
     ),
     Bug(
         name="leases are not renewed",
-        where="Worker._renew_loop",
+        where="Renewing.run",
         old="self._renew(items)",
         new="pass",
         caught_by="conformance/test_handling.py",

@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, NotFound, StoreError
 from holdfast.model.message import check_id, new_ids
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
+from holdfast.queue.records import each_record, find_record
 from holdfast.queue.redrive.choosing import Options, checked
 from holdfast.queue.redrive.moving import Tally, counted, named, news, planned, recounted, walk
 from holdfast.stores.contract import Record, View
@@ -289,15 +290,12 @@ class _Work:
 
 
 def _all(at: Context) -> Iterator[RedriveJob]:
-    after = ""
-    while page := at.store.records(KIND, after=after, limit=PAGE):
-        yield from map(_read, page)
-        after = page[-1].name
+    return map(_read, each_record(at.store, KIND, page=PAGE))
 
 
 def _stored(at: Context, id: str) -> RedriveJob | None:
-    found = at.store.records(KIND, prefix=id, limit=1)
-    return _read(found[0]) if found else None
+    record = find_record(at.store, KIND, id)
+    return record and _read(record)
 
 
 def _read(record: Record) -> RedriveJob:

@@ -308,44 +308,45 @@ def _whole(sums: list[Sum]) -> list[Sum]:
 
 
 def _carry(task: _Task) -> Sum:
-    """One state of one queue, page by page, in its order."""
-    source = context(task.source, timeout=STORE_TIMEOUT_S)
-    target = context(task.target, timeout=STORE_TIMEOUT_S)
-    count = 0
-    try:
-        for entries in _pages(source, View(task.queue, task.state), None, task.now):
-            patiently(
-                lambda entries=entries: _put(target, task, entries), "copying", STORE_TIMEOUT_S
-            )
-            count += len(entries)
-    except QueueNotFound as error:
-        return Sum(task.queue, task.state, error=str(error))
-    return Sum(task.queue, task.state, count)
-
-
-def _put(target: Context, task: _Task, entries: list[Entry]) -> None:
-    if task.state is State.LOG:
-        rows = [entry.finished for entry in entries if entry.finished is not None]
-        target.store.restore(task.queue, rows, task.now)
-    else:
-        target.store.enqueue([entry.message for entry in entries], task.now)
+    """Copy one state of one queue, page by page, in its order."""
+    return _walk(task, _put)
 
 
 def _take_away(task: _Task) -> Sum:
-    """What the target has, word for word, leaves the source; what came since stays."""
+    """Remove from the source what the target holds unchanged; anything newer stays."""
+    return _walk(task, _remove)
+
+
+def _walk(task: _Task, step: Callable[[Context, Context, _Task, list[Entry]], int]) -> Sum:
     source = context(task.source, timeout=STORE_TIMEOUT_S)
     target = context(task.target, timeout=STORE_TIMEOUT_S)
     count = 0
     try:
         for entries in _pages(source, View(task.queue, task.state), None, task.now):
-            ids = [entry.message.id for entry in entries]
-            there = {m.id: _digest(m) for m in held_in(target.store, task.queue, ids)}
-            equal = [e for e in entries if there.get(e.message.id) == _digest(e.message)]
-            moves = [moved_away(task.queue, e.message.id, e.place) for e in equal]
-            count += source.store.settle(moves, task.now).count(Settled.APPLIED)
+            count += step(source, target, task, entries)
     except QueueNotFound as error:
         return Sum(task.queue, task.state, error=str(error))
     return Sum(task.queue, task.state, count)
+
+
+def _put(source: Context, target: Context, task: _Task, entries: list[Entry]) -> int:
+    def write() -> None:
+        if task.state is State.LOG:
+            rows = [entry.finished for entry in entries if entry.finished is not None]
+            target.store.restore(task.queue, rows, task.now)
+        else:
+            target.store.enqueue([entry.message for entry in entries], task.now)
+
+    patiently(write, "copying", STORE_TIMEOUT_S)
+    return len(entries)
+
+
+def _remove(source: Context, target: Context, task: _Task, entries: list[Entry]) -> int:
+    ids = [entry.message.id for entry in entries]
+    there = {m.id: _digest(m) for m in held_in(target.store, task.queue, ids)}
+    equal = [e for e in entries if there.get(e.message.id) == _digest(e.message)]
+    moves = [moved_away(task.queue, e.message.id, e.place) for e in equal]
+    return source.store.settle(moves, task.now).count(Settled.APPLIED)
 
 
 def _pages(at: Context, view: View, after: str | None, now: int) -> Iterator[list[Entry]]:

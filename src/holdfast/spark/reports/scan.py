@@ -216,21 +216,12 @@ class _Chunk:
             table = table.filter(pa.array(mask))
         if table.column("key").null_count:
             table = table.filter(pc.field("key").is_valid())
-        found = table.group_by(["queue", "key"], use_threads=False).aggregate(
-            [([], "count_all"), ("run_ms", "sum"), ("again", "sum"), ("run_ms", "max")]
+        found = _grouped(
+            table, ["queue", "key"], ("run_ms", "sum"), ("again", "sum"), ("run_ms", "max")
         )
         if found.num_rows > KEYS_MAX:
             found = _foremost(found)
-        return _batch(
-            "key",
-            found.num_rows,
-            queue=found.column("queue"),
-            a=found.column("key"),
-            n=found.column("count_all"),
-            s=found.column("run_ms_sum"),
-            r=found.column("again_sum"),
-            hi=found.column("run_ms_max"),
-        )
+        return _rows("key", found, a="key", s="run_ms_sum", r="again_sum", hi="run_ms_max")
 
     def _failures(self) -> Iterator[pa.RecordBatch]:
         """What failed on the way, and who had it in hand. Few rows have errors."""
@@ -255,33 +246,14 @@ class _Chunk:
         yield self._retries(each, failed)
         late = pc.equal(each.column("code"), ACK_TIMEOUT_CODE).cast(pa.int64())
         table = each.append_column("late", late)
-        found = table.group_by(["queue", "consumer"], use_threads=False).aggregate(
-            [([], "count_all"), ("late", "sum")]
-        )
-        yield _batch(
-            "consumer",
-            found.num_rows,
-            queue=found.column("queue"),
-            a=found.column("consumer"),
-            n=found.column("count_all"),
-            s=found.column("late_sum"),
-            r=found.column("count_all"),
-        )
+        found = _grouped(table, ["queue", "consumer"], ("late", "sum"))
+        yield _rows("consumer", found, a="consumer", s="late_sum", r="count_all")
 
     def _consumers_of_done(self) -> Iterator[pa.RecordBatch]:
         table = self._table.select(["queue", "consumer"])
         if table.column("consumer").null_count:
             table = table.filter(pc.field("consumer").is_valid())
-        found = table.group_by(["queue", "consumer"], use_threads=False).aggregate(
-            [([], "count_all")]
-        )
-        yield _batch(
-            "consumer",
-            found.num_rows,
-            queue=found.column("queue"),
-            a=found.column("consumer"),
-            n=found.column("count_all"),
-        )
+        yield _rows("consumer", _grouped(table, ["queue", "consumer"]), a="consumer")
 
     def _causes(self, failed: pa.Table) -> Iterator[pa.RecordBatch]:
         times = _numbers(failed, "at")
@@ -296,21 +268,10 @@ class _Chunk:
                 "dead": failed.column("dead").cast(pa.int64()),
             }
         )
-        found = table.group_by(["queue", "a", "b", "t"], use_threads=False).aggregate(
-            [([], "count_all"), ("dead", "sum"), ("at", "min"), ("at", "max")]
-        )
-        yield _batch(
-            "cause",
-            found.num_rows,
-            queue=found.column("queue"),
-            a=found.column("a"),
-            b=found.column("b"),
-            t=found.column("t"),
-            n=found.column("count_all"),
-            s=found.column("dead_sum"),
-            lo=found.column("at_min"),
-            hi=found.column("at_max"),
-        )
+        keys = ["queue", "a", "b", "t"]
+        found = _grouped(table, keys, ("dead", "sum"), ("at", "min"), ("at", "max"))
+        columns = {"s": "dead_sum", "lo": "at_min", "hi": "at_max"}
+        yield _rows("cause", found, a="a", b="b", t="t", **columns)
 
     def _retries(self, each: pa.Table, failed: pa.Table) -> pa.RecordBatch:
         """By second: a retry that failed, when it did; one that ended it, when it was leased."""
@@ -325,14 +286,7 @@ class _Chunk:
         )
         at = np.concatenate([_numbers(again, "at"), _numbers(ended, "leased")]) // 1000
         table = pa.table({"queue": queue, "t": pa.array(at)})
-        found = table.group_by(["queue", "t"], use_threads=False).aggregate([([], "count_all")])
-        return _batch(
-            "retry",
-            found.num_rows,
-            queue=found.column("queue"),
-            t=found.column("t"),
-            n=found.column("count_all"),
-        )
+        return _rows("retry", _grouped(table, ["queue", "t"]), t="t")
 
     def _made(self, what: str, slots: Any, **columns: Any) -> pa.RecordBatch:
         names = pa.array(self._names, pa.string())
@@ -364,6 +318,18 @@ def _numbers(table: pa.Table, name: str) -> Any:
     kind = pa.int64() if not pa.types.is_boolean(column.type) else pa.bool_()
     filled = column.cast(kind).fill_null(0 if kind == pa.int64() else False)
     return filled.to_numpy()
+
+
+def _grouped(table: pa.Table, keys: list[str], *sums: tuple[str, str]) -> pa.Table:
+    """How many rows there are of each key, and these sums of columns."""
+    return table.group_by(keys, use_threads=False).aggregate([([], "count_all"), *sums])
+
+
+def _rows(what: str, found: pa.Table, **columns: str) -> pa.RecordBatch:
+    """What was grouped by queue; `columns` names the column of `found` for each of ours."""
+    names = {"queue": "queue", "n": "count_all", **columns}
+    taken = {name: found.column(column) for name, column in names.items()}
+    return _batch(what, found.num_rows, **taken)
 
 
 def _batch(what: str, rows: int, **columns: Any) -> pa.RecordBatch:

@@ -37,8 +37,7 @@ from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
-from holdfast.work import ownership
-from holdfast.work.ownership import Owner, Work
+from holdfast.work.ownership import Owner, Work, share
 
 LEASE, RENEW, REBALANCE = 15, 3, 5
 STEP = 1.0
@@ -730,10 +729,9 @@ def test_a_worker_until_empty_goes_on_with_what_another_thread_took_up(
         if queue.stats().leased:
             looked_again.set()
         work = lease(self, ahead)
-        with self._lock:
-            self._todo.add(work)
+        self._share.add_todo(work)
         self.nudge.set()
-        wait_until(lambda: not self._todo.leased)
+        wait_until(lambda: not self._share._todo.leased)
         return Work()
 
     @hf.handler("orders")
@@ -913,11 +911,11 @@ def test_a_claim_that_ran_out_within_a_tick_is_a_new_one(
     assert owner.lease().leased == 5
     clock.advance(REBALANCE)
     with monkeypatch.context() as patch:
-        patch.setattr(owner, "_hand_over", lambda: clock.advance(LEASE))
-        patch.setattr(ownership.secrets, "randbelow", lambda n: 0)
+        patch.setattr(owner._share, "hand_over", lambda: clock.advance(LEASE))
+        patch.setattr(share.secrets, "randbelow", lambda n: 0)
         back = owner.tick().back
     clock.advance(REBALANCE)
     back += owner.tick().back
     assert len(back) == 4
-    assert not any(owner.holds(delivery, clock.now()) for delivery in back)
+    assert not any(delivery.is_ours(clock.now()) for delivery in back)
     assert owner.owned() == [0, 1]

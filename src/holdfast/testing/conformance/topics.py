@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import (
     Backoff,
@@ -24,9 +25,8 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast.model.moves import State
-from holdfast.queue import topic as topics
 from holdfast.queue.interface import Topic
-from holdfast.queue.topic import log_of
+from holdfast.queue.topic import filling, log_of, publishing, retention
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import View, spec_of
 from holdfast.testing import ManualClock, drain, wait_until
@@ -211,7 +211,7 @@ def test_a_queue_that_is_gone_leaves_nothing_half_stored(
     billing, mail = topic.bind("billing"), topic.bind("mail")
     said = topic.publish(1)
     copies = [
-        topics.replace(said, queue=queue.name, id=f"01a1e160-0000-7000-8000-{n:012d}")
+        replace(said, queue=queue.name, id=f"01a1e160-0000-7000-8000-{n:012d}")
         for n in range(3)
         for queue in (billing, mail)
     ]
@@ -340,7 +340,7 @@ def test_what_comes_late_is_what_was_published(topic: Topic, clock: ManualClock)
         got = queue.get(message.id)
         due = max(message.available_at, clock.now())
         part = partition_of(message.key, message.id, 3)
-        assert got == topics.replace(
+        assert got == replace(
             message,
             queue=queue.name,
             partition=part,
@@ -351,7 +351,7 @@ def test_what_comes_late_is_what_was_published(topic: Topic, clock: ManualClock)
 
 @pytest.mark.promise("PART-8")
 def test_more_than_a_page_is_copied_in_order(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "PAGE", 7)
+    monkeypatch.setattr(filling, "PAGE", 7)
     topic.publish_many(Outgoing(n, priority=n % 3 * 4, key=f"k{n % 11}") for n in range(40))
     queue = topic.bind("late", start="earliest")
     wanted = sorted(range(40), key=lambda n: (-(n % 3), n))
@@ -378,8 +378,8 @@ def test_retention_cuts_what_a_later_group_gets(
 def test_retention_drops_in_steps(
     hf: Holdfast, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "TRIM_STEP", 4)
-    monkeypatch.setattr(topics, "TRIM_STEPS_MAX", 3)
+    monkeypatch.setattr(retention, "TRIM_STEP", 4)
+    monkeypatch.setattr(retention, "TRIM_STEPS_MAX", 3)
     topic = hf.topic("orders", retention=60)
     topic.publish_many(range(30))
     clock.advance(61)
@@ -472,8 +472,8 @@ def test_a_binder_that_dies_is_followed_by_another(
     verb: str,
     call: int,
 ) -> None:
-    monkeypatch.setattr(topics, "PAGE", 10)
-    monkeypatch.setattr(topics, "CLOSED_S", 0.01)
+    monkeypatch.setattr(filling, "PAGE", 10)
+    monkeypatch.setattr(publishing, "CLOSED_S", 0.01)
     other = another().topic("orders", create=False)
     topic.publish_many(range(35))
     with monkeypatch.context() as patch:
@@ -498,7 +498,7 @@ def test_publishers_while_a_group_is_bound(
 ) -> None:
     """Each message reaches an early group once and in order, and those that were bound meanwhile
     once, in the order of each producer; all of it, or all from some moment on."""
-    monkeypatch.setattr(topics, "PAGE", 16)
+    monkeypatch.setattr(filling, "PAGE", 16)
     topic = hf.topic("orders")
     first = topic.bind("first")
     topic.publish_many(Outgoing(["before", n]) for n in range(40))
