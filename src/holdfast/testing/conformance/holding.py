@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -406,7 +406,7 @@ def test_an_observer_sees_what_is_held_and_finished(hf: Holdfast, queue: Queue) 
         def settled(self, *_: Any) -> None: ...
         def handled(self, *_: Any) -> None: ...
 
-    hf.context.observe(Watcher())
+    hf.context.observe(cast(Any, Watcher()))
     queue.enqueue_many(range(5))
     assert hold(hf, 3) == 3
     assert hold(hf, 10) == 2
@@ -439,7 +439,7 @@ def test_an_observer_that_knows_nothing_of_batches_goes_on_working(
 
         def handled(self, *_: Any) -> None: ...
 
-    hf.context.observe(Old())
+    hf.context.observe(cast(Any, Old()))
     queue.enqueue_many(range(2))
     assert (hold(hf, 1), finish(hf)) == (1, 1)
     queue.ack(queue.lease()[0])
