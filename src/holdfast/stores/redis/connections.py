@@ -406,13 +406,13 @@ def _has_ended(line: Any) -> bool:
 
 
 def load(name: str) -> Script:
-    return Script(_text(name))
+    """A script of lua/, with the files of lua/include/ in place of each `--#include`."""
+    return Script(_text(f"{name}.lua"))
 
 
-def _text(name: str) -> str:
-    """A file of lua/, with others in the places of their `--#include`."""
-    text = (files("holdfast.stores.redis") / "lua" / f"{name}.lua").read_text()
-    return _INCLUDE.sub(lambda found: _text(found[1]), text)
+def _text(path: str) -> str:
+    text = (files("holdfast.stores.redis") / "lua" / path).read_text()
+    return _INCLUDE.sub(lambda found: _text(f"include/{found[1]}.lua"), text)
 
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)
