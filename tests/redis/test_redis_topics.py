@@ -16,10 +16,10 @@ from holdfast import Holdfast, Message, QueueNotFound, StoreFull, StoreUnavailab
 from holdfast.model.message import new_ids
 from holdfast.model.moves import Enqueued
 from holdfast.model.queues import QueueSpec
-from holdfast.stores.redis.connections import Connections, Script
+from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.moves import CHUNK
-from holdfast.stores.redis.store import ENQUEUE
+from holdfast.stores.redis.scripts import ENQUEUE, Script
 from holdfast.testing import ManualClock
 from servers.redis import running
 

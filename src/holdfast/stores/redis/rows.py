@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import msgspec
@@ -167,55 +167,69 @@ def enqueued_at(head: bytes) -> int:
     return int(head[head.rindex(b".") + 1 : -1])
 
 
-class Where(msgspec.Struct, frozen=True, gc=False):
-    """What the hash x says of a message; see lua/common.lua."""
+class RowState(msgspec.Struct, frozen=True, gc=False):
+    """What the hash x says of a message; see lua/include/rows.lua."""
 
     state: str
     dead: bool = False
+    place: int | None = None
+    """None: where it was enqueued."""
     attempts: int = 0
     available: int | None = None
     first: int | None = None
     token: str = "-"
 
 
-UNTOUCHED = Where("S")
+UNTOUCHED = RowState("S")
 
 
-def read_where(text: bytes | None) -> Where:
+def read_where(text: bytes | None) -> RowState:
     if text is None:
         return UNTOUCHED
     if text[:1].isdigit():
-        return Where("F", attempts=1, token=text.decode())
+        return RowState("F", attempts=1, token=text.decode())
     try:
-        state, flag, _, _, _, _, n, available, first, _, _, token, _ = text.decode().split(" ")
+        state, flag, _, _, _, place, n, available, first, _, _, token, _ = text.decode().split(" ")
         leased = None if first == "-" else int(first)
-        return Where(state, flag == "1", int(n), int(available), leased, token)
+        return RowState(state, flag == "1", int(place), int(n), int(available), leased, token)
     except ValueError as error:
         raise StoreCorrupt(f"{text!r} was not written by Holdfast") from error
 
 
-def read_waiting(
-    blob: bytes, id: str, queue: str, where: Where, history: bytes | None, call: bytes | None
-) -> Message:
-    """As it is, waiting or leased. `call` is the record of the lease call that holds it."""
-    first = where.first
-    if where.state == "F" and call is not None:
-        first = _call(call, id, queue)[0]
-    return read_message(blob, id, queue, where.attempts, first, where.available, history)
+class Held(NamedTuple):
+    """What read.lua tells of a message, waiting or leased."""
 
+    id: bytes
+    first: bytes | None
+    second: bytes | None
+    """By these two numbers it is ordered; of a lease the first is its deadline."""
+    state: bytes | None
+    history: bytes | None
+    call: bytes | None
+    """The note of the lease call that holds it."""
+    blob: bytes | None
 
-def read_lease(
-    blob: bytes,
-    id: str,
-    queue: str,
-    where: Where,
-    history: bytes | None,
-    call: bytes | None,
-    deadline: int,
-) -> Lease:
-    at, owner = (0, "") if call is None else _call(call, id, queue)
-    message = read_waiting(blob, id, queue, where, history, call)
-    return Lease(message, where.token, deadline, at, owner)
+    @property
+    def cursor(self) -> tuple[int, int]:
+        return int(float(self.first or 0)), int(self.second or 0)
+
+    @property
+    def where(self) -> RowState:
+        return read_where(self.state)
+
+    def message(self, queue: str) -> Message:
+        where, id = self.where, self.id.decode()
+        first = where.first
+        if where.state == "F" and self.call is not None:
+            first = _call(self.call, id, queue)[0]
+        return read_message(
+            self.blob or b"", id, queue, where.attempts, first, where.available, self.history
+        )
+
+    def lease(self, queue: str) -> Lease:
+        message = self.message(queue)
+        at, owner = (0, "") if self.call is None else _call(self.call, message.id, queue)
+        return Lease(message, self.where.token, self.cursor[0], at, owner)
 
 
 def _call(stored: bytes, id: str, queue: str) -> tuple[int, str]:

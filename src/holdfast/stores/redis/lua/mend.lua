@@ -1,10 +1,11 @@
--- What x says of an id is damaged: look for the place where it stands, and note that again. What only x
--- knew is lost: how often a waiting message was leased, and its own end of the line. An id without a body
--- is no message any more: it is removed wherever it stands. Looks through whole lines: it is seldom run.
--- KEYS: c m x e k t, of both queues d z a and all r.
+-- What x says of an id is damaged: look for the place where it stands, and write that into x again. Looks
+-- through whole lines, as it is seldom run.
+-- KEYS: all of the home, t included.
 -- ARGV: id, what e says of it, what it shall say of it
 -- Answers which queue it is in, and what it was found as: W, L, F, T; "" if it stands in no line but perhaps
--- in its lane; "gone" without a body; "fine" if somebody else has mended it.
+-- in its lane; "gone" without a body; "fine" if another process has mended it.
+-- Invariant: a message with a body stays where it is. What only x knew is lost: how often a waiting message
+-- was leased, and its own end of the line. An id without a body is removed wherever it stands.
 --#include common
 --#include rows
 

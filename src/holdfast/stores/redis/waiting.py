@@ -1,4 +1,4 @@
-"""Waiting, for messages and for news, at no cost while nothing comes.
+"""Waiting for messages, at no cost while nothing comes.
 
 Who waits for whole queues pops from a list, so that one is woken for each message. Who waits for
 some partitions reads streams, which takes nothing away from others: their lanes, to which an
@@ -8,16 +8,22 @@ enqueue appends anyway, and one that says that something came back to the queue.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import msgspec
-
+from holdfast.errors import QueueNotFound
 from holdfast.model import clock
-from holdfast.stores.contract import Event
 from holdfast.stores.redis.connections import Connections
+from holdfast.stores.redis.keys import flag_of, tag_of
+from holdfast.stores.redis.leasing import Leasing
+from holdfast.stores.redis.scripts import WAITING
+from holdfast.stores.redis.url import Where
 
 LOOK_S = 1.0
 """How long a waiter trusts that it will be woken."""
+LOOK_SHARE = 50
+"""Looking at many queues takes an idle waiter at most one part in this many of the time: whatever
+comes wakes it."""
 TICK_S = 0.1
 """How late a server notices that a wait is over: once in 1 / hz."""
 STEP_S = 0.02
@@ -25,6 +31,90 @@ BLIND_LOOK_S = 0.05
 """The same in a cluster, for who waits for several queues: each in turn."""
 TURNS_MAX = 4
 """For who waits there for more queues than this: all of them, after each BLIND_LOOK_S."""
+
+
+class _Looked(NamedTuple):
+    """That some queues had nothing, and when the first delayed message of them is due."""
+
+    queues: tuple[str, ...]
+    due: int | None
+    until: float
+
+    def holds(self, queues: Sequence[str], now: int) -> bool:
+        """As long as nothing has woken the waiter since."""
+        if self.due is not None and self.due <= now:
+            return False
+        return clock.monotonic() < self.until and self.queues == tuple(queues)
+
+
+class Waiting(Leasing):
+    def __init__(self, where: Where) -> None:
+        super().__init__(where)
+        self._wake = Wake(self._db)
+        self._looked: _Looked | None = None
+
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> bool:
+        if partitions is not None:
+            return any(self._wait_for(name, partitions, now, timeout) for name in queues[:1])
+        looked = self._looked
+        if looked is None or not looked.holds(queues, now):
+            looked = self._looked = self._look(queues, now)
+        if looked is None:
+            return True
+        ahead = [timeout, LOOK_S]
+        if looked.due is not None:
+            ahead.append((looked.due - now) / 1000)
+        keys = [self._keys.of(name).key("w" + flag_of(name)) for name in queues]
+        seconds = min(ahead)
+        due = seconds < min(timeout, LOOK_S)
+        one_slot = len({tag_of(name) for name in queues}) == 1
+        woken = self._wake.wait(keys, seconds, due=due, one_slot=one_slot) or due
+        if woken or len(queues) == 1:
+            self._looked = None
+        if woken and self._wake.key in keys:
+            self._news = queues[keys.index(self._wake.key)]
+        return woken
+
+    def _look(self, queues: Sequence[str], now: int) -> _Looked | None:
+        """None: something is ready."""
+        begun = clock.monotonic()
+        dues: list[int] = []
+        ready = 0
+        for name, found in zip(queues, self._ready(queues, now), strict=True):
+            if found is None:
+                self._known.pop(name, None)
+                raise QueueNotFound(f"no queue {name!r}")
+            ready = max(ready, found[0])
+            dues += [] if found[1] is None else [found[1]]
+        if ready > 0:
+            return None
+        took = clock.monotonic() - begun
+        until = begun + max(LOOK_S, took * LOOK_SHARE)
+        return _Looked(tuple(queues), min(dues, default=None), until)
+
+    def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> bool:
+        """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""
+        flag, asked = flag_of(queue), " ".join(map(str, parts))
+        begun = clock.monotonic()
+        while (passed := clock.monotonic() - begun) < timeout:
+            at, left = now + round(passed * 1000), timeout - passed
+            ready, due, seen = self._asked(
+                queue, WAITING, lambda home: home.lease_of(flag, parts), at, asked
+            )
+            if ready:
+                return True
+            until_due = max(0, int(float(due)) - at) / 1000 if due else LOOK_S
+            seconds, home = min(left, LOOK_S, until_due), self._home(queue)
+            lanes = home.lanes_of(parts) if flag == "0" else []
+            streams = [home.news[int(flag)], *lanes]
+            self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
+        return False
 
 
 class Wake:
@@ -101,31 +191,3 @@ class Wake:
     def _in_time(self, seconds: float) -> float:
         """So that the answer comes before the driver's own time is up."""
         return min(seconds, self._db.where.timeout / 2)
-
-
-class Subscription:
-    def __init__(self, db: Connections, stream: str, after: int) -> None:
-        self._db = db
-        self._stream = stream
-        self._after = after
-
-    def next(self, timeout: float) -> list[Event]:
-        until = clock.monotonic() + timeout
-        while True:
-            left = until - clock.monotonic()
-            block = max(1, min(int(left * 1000), 1000, int(self._db.where.timeout * 500)))
-            ask = ("XREAD", "COUNT", 1000, "BLOCK", block, "STREAMS", self._stream)
-            found = self._db.run(*ask, f"{self._after}-0", key=self._stream)
-            if found:
-                events = [_event(*row) for row in found[0][1]]
-                self._after = events[-1].seq
-                return events
-            if until - clock.monotonic() <= 0:
-                return []
-
-    def close(self) -> None: ...
-
-
-def _event(entry: bytes, fields: list[bytes]) -> Event:
-    type, at, payload = msgspec.json.decode(fields[1])
-    return Event(type, at, payload, int(entry.partition(b"-")[0]))
