@@ -12,7 +12,7 @@ BUGS = [
     redis_bug(
         name="a paused queue hands out messages",
         where="lease.lua",
-        old="if known[2] == '1' then return { 'ok', {}, {}, {} } end",
+        old="if known[4] == '1' then return { 'ok', {}, {}, {} } end",
         new="",
         caught_by="conformance/test_leasing.py",
         test="test_a_paused_queue_accepts_and_gives_none",
