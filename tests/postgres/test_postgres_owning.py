@@ -16,6 +16,7 @@ from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
 from holdfast.stores.contract import Claim, LeaseAsk, View
+from holdfast.stores.kit import specs
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres import store as module
 from holdfast.telemetry.observe import unobserved
@@ -247,7 +248,7 @@ def test_a_queue_that_grows_waits_for_who_is_enqueueing(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     other = another()
     queue = hf.queue("orders")
     before = queue.enqueue("before").id
@@ -273,7 +274,7 @@ def test_who_remembers_one_partition_is_given_no_other(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     old, other = hf.queue("orders"), another()
     claim(hf, 0, "a", clock.now())
     epochs = (1,) if fenced else None
@@ -297,7 +298,7 @@ def test_who_has_seen_the_depths_of_new_partitions_has_their_settings(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPEC_S", 3600.0)
+    monkeypatch.setattr(specs, "SPEC_S", 3600.0)
     queue = hf.queue("orders", partitions=2)
     assert queue.spec.partitions == 2
     another().queue("orders", partitions=4)
@@ -408,7 +409,7 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
 
     def tell() -> None:
         while not stop.wait(0.002):
-            hf.store._wake._changed(["orders"])
+            hf.store._wake._topics.tell(["orders"])
 
     telling = threading.Thread(target=tell)
     telling.start()

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SRC = ROOT / "src"
 SCRIPTS = (".lua", ".sql")
+SHARED = ("stores/kit", "stores/sql")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class Bug:
     test: str = ""
     """The test in that file that fails; given if those before it would take seconds."""
     store: str | None = None
-    """The store whose code is changed: only its folder is searched, and the tests run on it."""
+    """The store whose code is changed: only its folder is searched, and those that stores share.
+    The tests run on it."""
 
     def __str__(self) -> str:
         return f"{self.store}: {self.name}" if self.store else self.name
@@ -47,7 +49,7 @@ def apply(bug: Bug) -> tuple[Path, str]:
     found = [
         (file, start, end)
         for file, text in _sources().items()
-        if bug.old in text and (bug.store is None or bug.store in file.parts)
+        if bug.old in text and (bug.store is None or _is_of(file, bug.store))
         for start, end in _places(file).get(bug.where, [])
         for _ in range(text.count(bug.old, start, end))
     ]
@@ -64,6 +66,10 @@ def apply(bug: Bug) -> tuple[Path, str]:
         except SyntaxError as error:
             raise DoesNotApply(bug, f"{file} does not compile with it: {error}") from error
     return file, changed
+
+
+def _is_of(file: Path, store: str) -> bool:
+    return store in file.parts or any(f"/{folder}/" in file.as_posix() for folder in SHARED)
 
 
 def find_tests(bug: Bug) -> str:

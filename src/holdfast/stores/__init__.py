@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
 from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import InvalidArgument, MissingExtra, did_you_mean
-from holdfast.stores.contract import Entry, LeaseAsk, Page, Store, View
+from holdfast.stores.contract import Store
+from holdfast.stores.kit.pages import in_steps as in_steps
+from holdfast.stores.kit.pages import page_of as page_of
+from holdfast.stores.kit.pages import read_cursor as read_cursor
 
 SCHEMES = {
     "memory": ("holdfast.stores.memory", None),
@@ -60,42 +61,3 @@ def url_options(url: str, known: set[str]) -> dict[str, str]:
         if name not in known:
             raise InvalidArgument(f"url option {name}", did_you_mean(name, known))
     return options
-
-
-_CURSOR = re.compile(r"-?[0-9]{1,19}\.-?[0-9]{1,19}")
-_CURSOR_MAX = 2**63 - 1
-"""What every store can compare with; places in MongoDB have 63 bits. A cursor that somebody made up
-is no fault of the store."""
-
-
-def read_cursor(after: str | None) -> tuple[int, int]:
-    """A page's cursor as two numbers; before everything when there is none."""
-    if after is None:
-        return -1, -1
-    if not _CURSOR.fullmatch(after):
-        raise InvalidArgument("after", f"{after[:100]!r} is not a cursor of this queue")
-    first, second = map(int, after.split("."))
-    if max(abs(first), abs(second)) > _CURSOR_MAX:
-        raise InvalidArgument("after", f"{after!r} is not a cursor of this queue")
-    return first, second
-
-
-def page_of(
-    rows: Sequence[tuple[tuple[int, int], Entry]], view: View, limit: int, end: int
-) -> Page:
-    """A page of rows in order, each with its cursor; one beyond the limit says there are more."""
-    if view.to is not None:
-        last = read_cursor(view.to)
-        rows = [row for row in rows if row[0] <= last]
-    after = ".".join(map(str, rows[limit - 1][0])) if len(rows) > limit else None
-    return Page([entry for _, entry in rows[:limit]], after, str(end))
-
-
-def in_steps(ask: LeaseAsk, *, full: bool) -> Iterator[list[LeaseAsk]]:
-    """The asks of many queues, in order, for stores where a look at a queue takes its time. If the
-    last lease was full: first as many as may be enough, then more, then the rest. Else all."""
-    asks = list(ask.each())
-    few = 2 * -(-ask.limit // asks[0].limit) if full else len(asks)
-    for step in (asks[:few], asks[few : 5 * few], asks[5 * few :]):
-        if step:
-            yield step

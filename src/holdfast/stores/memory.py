@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, QueueNotFound
+from holdfast.errors import InvalidArgument
 from holdfast.model import clock
 from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
-from holdfast.stores import page_of, read_cursor, url_options
+from holdfast.stores import url_options
 from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
@@ -33,6 +33,10 @@ from holdfast.stores.contract import (
     Record,
     View,
 )
+from holdfast.stores.kit.batches import fits, lost
+from holdfast.stores.kit.claims import claimed, owns
+from holdfast.stores.kit.pages import page_of, read_cursor
+from holdfast.stores.kit.specs import must_exist
 
 
 @dataclass
@@ -193,9 +197,7 @@ class MemoryStore:
         return [
             part
             for part, epoch in zip(ask.partitions, ask.epochs, strict=True)
-            if (claim := self._state.claims.get(partition_claim(ask.queue, part)))
-            and (claim.owner, claim.epoch) == (ask.owner, epoch)
-            and claim.expires_at > now
+            if owns(self._state.claims.get(partition_claim(ask.queue, part)), ask.owner, epoch, now)
         ]
 
     def hold(self, ask: LeaseAsk, now: int) -> int:
@@ -248,19 +250,18 @@ class MemoryStore:
         return Settled.APPLIED
 
     def _fits(self, row: _Row, move: Transition) -> bool:
-        if move.token is None:
-            return row.lease is None and row.place == move.place
-        if row.lease is None or row.token != move.token:
-            return False
-        return move.overdue_at is None or row.lease.deadline <= move.overdue_at
+        return fits(
+            move,
+            leased=row.lease is not None,
+            place=row.place,
+            same_token=row.token == move.token,
+            deadline=row.lease and row.lease.deadline,
+        )
 
     def _lost(self, row: _Row | None, move: Transition) -> Settled:
         past = self._state.log.get(move.queue, {}).get(move.id, [])
         last: Sequence[_Row | _Done] = past if row is None else [row]
-        ends = [(one.token, one.verb) for one in last]
-        if move.token is None or (move.token, move.verb) not in ends:
-            return Settled.STALE
-        return Settled.ALREADY
+        return lost(move, move.token, [(one.token, one.verb) for one in last])
 
     def _put_back(self, row: _Row, move: Transition) -> Settled:
         old, target = (home_of(move.queue), move.id), (home_of(move.to_queue), move.id)
@@ -456,13 +457,9 @@ class MemoryStore:
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         with self._lock:
-            held = self._state.claims.get(name)
-            if held and held.owner != owner and held.expires_at > now:
-                return None
-            same = held is not None and held.owner == owner and held.expires_at > now
-            epoch = (held.epoch if held else 0) + (0 if same else 1)
-            claim = Claim(name, owner, epoch, now + ttl_ms)
-            self._state.claims[name] = claim
+            claim = claimed(self._state.claims.get(name), name, owner, ttl_ms, now)
+            if claim is not None:
+                self._state.claims[name] = claim
             return claim if ttl_ms else None
 
     def claims(self, names: Sequence[str]) -> list[Claim | None]:
@@ -554,10 +551,7 @@ class MemoryStore:
         return [row for row in rows if row.message.queue == queue and row.lease]
 
     def _must_exist(self, queue: str) -> QueueSpec:
-        spec = self._state.specs.get(queue)
-        if spec is None:
-            raise QueueNotFound(f"no queue {queue!r}")
-        return spec
+        return must_exist(queue, self._state.specs.get(queue))
 
 
 class _Subscription:

@@ -16,8 +16,8 @@ from typing import Any
 
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.model.moves import State
-from holdfast.stores import read_cursor
 from holdfast.stores.contract import View
+from holdfast.stores.kit.pages import read_cursor
 from holdfast.stores.postgres.connections import Sql, Where
 
 _MESSAGE = (

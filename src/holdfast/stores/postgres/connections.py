@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import clock
+from holdfast.stores.kit.forks import Opening
 
 SERVER_MIN = 130000
 RETRIES = 5
@@ -69,15 +70,13 @@ class Connections:
 
     def __init__(self, where: Where) -> None:
         self.where = where
-        self._opening = threading.Lock()
-        self._pid = 0
-        self._closed = False
+        self._opening = Opening(where.shown, self._open_all, self._close_all)
 
     @contextmanager
     def use(self, *, timeout: float | None = None) -> Generator[Connection, None, None]:
         """A connection in autocommit mode, for one call."""
         with translated(self.where):
-            self._ensure()
+            self._opening.ensure()
             limit = timeout or self.where.timeout
             with self._connection() as db, self._watchdog.watching(db, limit):
                 yield db
@@ -146,43 +145,33 @@ class Connections:
     def dedicated(self) -> Connection:
         """A connection that does not come from the pool: to LISTEN on."""
         with translated(self.where):
-            self._ensure()
+            self._opening.ensure()
             return self._connect()
 
     def watched(self, db: Connection) -> AbstractContextManager[None]:
         return self._watchdog.watching(db, self.where.timeout)
 
     def close(self) -> None:
-        with self._opening:
-            self._closed = True
-            if self._pid == os.getpid():
-                self._pid = 0
-                self._watchdog.stop()
-                self._pool.close(timeout=2)
+        self._opening.close()
 
-    def _ensure(self) -> None:
-        if self._pid == os.getpid():
-            return
-        with self._opening:
-            if self._closed:
-                raise StoreUnavailable(f"{self.where.shown}: this connection was closed")
-            if self._pid == os.getpid():
-                return
-            # Sockets of a parent process are its own: they are only forgotten here, never closed.
-            self._watchdog = _Watchdog()
-            self._connect().close()  # says at once, and plainly, what is wrong
-            self._pool = ConnectionPool(
-                self.where.conninfo,
-                kwargs=self._options(),
-                configure=self._configure,
-                min_size=1,
-                max_size=self.where.pool_size,
-                timeout=self.where.timeout,
-                reconnect_timeout=self.where.timeout,
-                max_idle=60,
-                open=True,
-            )
-            self._pid = os.getpid()
+    def _close_all(self) -> None:
+        self._watchdog.stop()
+        self._pool.close(timeout=2)
+
+    def _open_all(self) -> None:
+        self._watchdog = _Watchdog()
+        self._connect().close()  # says at once, and plainly, what is wrong
+        self._pool = ConnectionPool(
+            self.where.conninfo,
+            kwargs=self._options(),
+            configure=self._configure,
+            min_size=1,
+            max_size=self.where.pool_size,
+            timeout=self.where.timeout,
+            reconnect_timeout=self.where.timeout,
+            max_idle=60,
+            open=True,
+        )
 
     def _options(self) -> dict[str, Any]:
         return {"autocommit": True, "prepare_threshold": None if self.where.pooler else 0}

@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 from holdfast.model.message import home_of
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.model.payload import JSON
+from holdfast.stores.kit.batches import Wave, are_different, ends_alike, fits, lost, waves
 from holdfast.stores.postgres import arrays
 from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import read_token
@@ -173,27 +174,21 @@ def settle(
     return [answers[n] for n in range(len(moves))]
 
 
-def alike(moves: Sequence[Transition]) -> bool:
-    """Whether it is the common batch: acks of different messages of one queue, nothing more."""
-    first = moves[0]
-    queue, verb, status = first.queue, first.verb, first.status
-    for move in moves:
-        if (
-            move.target is not Target.DONE
-            or move.result is not None
-            or move.history is not None
-            or move.overdue_at is not None
-            or move.token is None
-            or move.queue != queue
-            or move.verb is not verb
-            or move.status != status
-        ):
-            return False
-    return len({move.id for move in moves}) == len(moves)
+def alike_by_queue(moves: Sequence[Transition]) -> dict[str, list[int]]:
+    """The indexes of each queue's moves, if all of them are acks of different messages, and alike
+    within a queue; else empty. Sorted, so that two batches lock in one order."""
+    groups: dict[str, list[int]] = {}
+    for n, move in enumerate(moves):
+        groups.setdefault(move.queue, []).append(n)
+    for group in groups.values():
+        mine = moves if len(groups) == 1 else [moves[n] for n in group]
+        if not (ends_alike(mine) and are_different(mine)):
+            return {}
+    return dict(sorted(groups.items()))
 
 
 def finish_bind(moves: Sequence[Transition], now: int, qid: int) -> dict[str, Any]:
-    """What FINISH_ALIKE binds for a batch that is `alike`."""
+    """What FINISH_ALIKE binds for a batch that is alike."""
     first = moves[0]
     return {
         "home": qid // 2,
@@ -212,55 +207,30 @@ def _lost(
     db: Connection, sql: Sql, moves: Sequence[Transition], qids: dict[str, int]
 ) -> list[Settled]:
     """Stale, unless the last thing that happened to a message was this very move."""
-    last: dict[tuple[str, str], tuple[int | None, str | None]] = {}
-    logged: set[tuple[str, str, int, str | None]] = set()
+    ends: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    """Of each message, by queue and id: if it is there its last lease, else all in the log."""
     for queue in {move.queue for move in moves if move.token is not None}:
         if queue not in qids:
             continue
         mine = [move for move in moves if move.queue == queue]
         ids = arrays.uuids([move.id for move in mine])
         tokens = arrays.ints([read_token(move.token) for move in mine])
-        held = {"home": qids[queue] // 2, "ids": ids}
-        for id, token, verb, state in db.execute(sql(LAST), held, binary=True):
-            last[queue, id] = (None, None) if state == LEASED else (token, verb)
         done = {"qid": qids[queue], "ids": ids, "tokens": tokens}
         for id, token, verb in db.execute(sql(LAST_LOGGED), done, binary=True):
-            logged.add((queue, id, token, verb))
-    return [_what_became(move, last, logged) for move in moves]
+            ends[queue, id].append((token, verb))
+        held = {"home": qids[queue] // 2, "ids": ids}
+        for id, token, verb, state in db.execute(sql(LAST), held, binary=True):
+            ends[queue, id] = [] if state == LEASED else [(token, verb)]
+    return [lost(move, read_token(move.token), ends[move.queue, move.id]) for move in moves]
 
 
-def _what_became(move: Transition, last: Any, logged: Any) -> Settled:
-    token = read_token(move.token)
-    key = (move.queue, move.id)
-    if not token:
-        return Settled.STALE
-    if key in last:
-        same = last[key] == (token, move.verb.value)
-    else:
-        same = (*key, token, move.verb.value) in logged
-    return Settled.ALREADY if same else Settled.STALE
-
-
-_Numbered = list[tuple[int, Transition]]
-
-
-def _waves(moves: Sequence[Transition]) -> Iterator[_Numbered]:
-    """By queue, cut where a message comes up again: the second move must see what the first did."""
-    wave: dict[tuple[str, str], tuple[int, Transition]] = {}
-    for n, move in enumerate(moves):
-        key = (home_of(move.queue), move.id)
-        if key in wave:
-            yield from _by_queue(wave)
-            wave = {}
-        wave[key] = (n, move)
-    yield from _by_queue(wave)
-
-
-def _by_queue(wave: dict[tuple[str, str], tuple[int, Transition]]) -> Iterator[_Numbered]:
-    parts: dict[str, _Numbered] = defaultdict(list)
-    for n, move in wave.values():
-        parts[move.queue].append((n, move))
-    yield from parts.values()
+def _waves(moves: Sequence[Transition]) -> Iterator[Wave]:
+    """Different messages of one queue each."""
+    for wave in waves(moves, lambda move: (home_of(move.queue), move.id)):
+        parts: dict[str, Wave] = defaultdict(list)
+        for n, move in wave:
+            parts[move.queue].append((n, move))
+        yield from parts.values()
 
 
 class _Batch:
@@ -275,7 +245,7 @@ class _Batch:
         cursor = self._db.execute(self._sql(statement), bind, binary=True)
         return cursor.fetchall() if cursor.description else []
 
-    def apply(self, wave: _Numbered) -> Iterator[tuple[int, Settled]]:
+    def apply(self, wave: Wave) -> Iterator[tuple[int, Settled]]:
         """Moves of different messages of one queue."""
         queue = wave[0][1].queue
         qid = self._qids.get(queue)
@@ -284,7 +254,7 @@ class _Batch:
             return
         rows = self._fence(qid, [move for _, move in wave])
         fit: list[tuple[int, Transition, _Row]] = []
-        unfit: _Numbered = []
+        unfit: Wave = []
         for n, move in wave:
             row = rows.get(move.id)
             if row is not None and _fits(row, move):
@@ -425,8 +395,10 @@ def _edits(moves: list[Transition]) -> dict[str, Any]:
 
 
 def _fits(row: _Row, move: Transition) -> bool:
-    if move.token is None:
-        return row[_STATE] != LEASED and row[_PLACE] == move.place
-    if row[_STATE] != LEASED or row[_TOKEN] != read_token(move.token):
-        return False
-    return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at
+    return fits(
+        move,
+        leased=row[_STATE] == LEASED,
+        place=row[_PLACE],
+        same_token=row[_TOKEN] == read_token(move.token),
+        deadline=row[_DEADLINE],
+    )

@@ -6,7 +6,6 @@ batches, and waits for no lock that another consumer holds. See docs/adr/0007.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,18 +19,27 @@ from psycopg import errors
 
 from holdfast.errors import (
     HoldfastError,
-    QueueNotFound,
-    SchemaTooNew,
     StoreCorrupt,
     StoreUnavailable,
 )
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.message import Finished, Lease, Message, Status
 from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
-from holdfast.model.policy import Policy
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
-from holdfast.stores import page_of, read_cursor
 from holdfast.stores.contract import Claim, Cut, Event, LeaseAsk, Page, QueueStats, Record, View
+from holdfast.stores.kit.figures import Heads, depths_of, queue_stats
+from holdfast.stores.kit.forks import PerProcess
+from holdfast.stores.kit.pages import page_of, read_cursor
+from holdfast.stores.kit.specs import (
+    Remembered,
+    all_exist,
+    check_version,
+    must_exist,
+    number_of,
+    read_policy,
+    write_policy,
+)
+from holdfast.stores.kit.waiting import Subscription, wait_for_messages
 from holdfast.stores.postgres import arrays, arrow, browse, records, settle, upkeep
 from holdfast.stores.postgres.connections import (
     UPKEEP_S,
@@ -109,9 +117,6 @@ PROMOTE_MAX = 10_000
 PROMOTE_EVERY = 8
 """Leases from many queues that were full in a row, after which it looks for what is due."""
 EVENTS_KEPT = 1000
-SPEC_S = 0.25
-"""How long a queue's settings are remembered: another process's change arrives that late. Whether
-it is paused, and whether it exists, is read anew by every lease and every enqueue."""
 SPLIT_MAX = 10_000
 """Messages that are marked at a time when a queue gets a second partition."""
 LOOK_AGAIN_S = 0.01
@@ -127,21 +132,19 @@ def open_url(url: str) -> PostgresStore:
     return PostgresStore(where(url))
 
 
-class _Known(msgspec.Struct, frozen=True):
-    spec: QueueSpec
-    qid: int
-    until: float
+_Known = tuple[QueueSpec, int]
+"""A queue's settings and its qid."""
 
 
 class PostgresStore:
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
-        self._waking = (os.getpid(), Wake(self._db, where.schema))
+        self._waking = PerProcess(lambda: Wake(self._db, where.schema))
         self._sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._upkeep = upkeep.Upkeep(self._db, self._sql)
         self._arrow = arrow.Reader(where, self._sql)
-        self._known: dict[str, _Known] = {}
+        self._known: Remembered[_Known] = Remembered()
         self._low_marks: dict[str, LowMark] = {}
         self._unfolded = 0
         self._full_leases = 0
@@ -149,17 +152,14 @@ class PostgresStore:
 
     @property
     def _wake(self) -> Wake:
-        """A process that was forked off has none of its parent's threads, and needs its own."""
-        if self._waking[0] != os.getpid():
-            self._waking = (os.getpid(), Wake(self._db, self._where.schema))
-        return self._waking[1]
+        return self._waking.get()
 
     def migrate(self) -> None:
         """Make or upgrade the schema, in one transaction, under a lock: others wait, then look."""
         steps = migrations(schema=self._where.schema)
         with self._db.use() as db:
             version = self._version(db)
-            self._must_know(version, steps)
+            check_version(self._where.shown, version, len(steps))
             if version == len(steps):
                 return
             with db.transaction():
@@ -172,13 +172,6 @@ class PostgresStore:
                         script = script.replace(in_schema(MAKE, self._where.schema), "")
                     db.execute(script.encode(), prepare=False)
             self._version(db)
-
-    def _must_know(self, version: int, steps: list[str]) -> None:
-        if version > len(steps):
-            raise SchemaTooNew(
-                f"{self._where.shown} has schema {version}, this Holdfast knows {len(steps)}: "
-                "pip install --upgrade holdfast"
-            )
 
     def _version(self, db: Connection) -> int:
         # Not to_regclass: inside a transaction it may still answer from a cache of before the lock.
@@ -204,7 +197,7 @@ class PostgresStore:
         return self._run(now, {})[0][0]
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
-        self._forget_specs()
+        self._known.forget()
         for spec in specs:
             if spec.revision and spec.partitions > 1:
                 self._split(spec.name)
@@ -219,13 +212,13 @@ class PostgresStore:
                 return False
             qids = {row[1]: row[0] for row in stored}
             for spec in specs:
-                qids[spec.name] = self._qid(db, spec.name, qids)
+                qids[spec.name] = number_of(spec.name, qids.get, lambda: self._new_home(db))
                 bind: dict[str, Any] = {
                     "qid": qids[spec.name],
                     "name": spec.name,
                     "partitions": spec.partitions,
                     "paused": spec.paused,
-                    "policy": msgspec.json.encode(spec.policy.to_dict()).decode(),
+                    "policy": write_policy(spec.policy),
                     "created_at": spec.created_at,
                     "revision": spec.revision + 1,
                     "ordered": spec.ordered,
@@ -235,7 +228,7 @@ class PostgresStore:
             return True
 
         done = self._db.run(put)
-        self._forget_specs()
+        self._known.forget()
         self._wake.tell([spec.name for spec in specs])
         return done
 
@@ -248,19 +241,14 @@ class PostgresStore:
                 while self._run(SPLIT.format(state=state), {"qid": qid, "limit": SPLIT_MAX})[0][0]:
                     pass
 
-    def _qid(self, db: Connection, name: str, known: dict[str, int]) -> int:
-        """The queue's number; a new one lies beside that of its source or its dead-letter queue."""
-        sibling = home_of(name) if is_dlq(name) else name + DLQ_SUFFIX
-        for other in (name, sibling):
-            if other in known:
-                return known[other] // 2 * 2 + is_dlq(name)
+    def _new_home(self, db: Connection) -> int:
         row = db.execute(self._sql("SELECT nextval('holdfast.home')")).fetchone()
         assert row is not None
-        return row[0] * 2 + is_dlq(name)
+        return row[0]
 
     def get_queue(self, name: str) -> QueueSpec | None:
         known = self._look_up(name)
-        return known.spec if known else None
+        return known[0] if known else None
 
     def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         if overdue is not None:
@@ -268,7 +256,7 @@ class PostgresStore:
         return [_spec(row) for row in self._run(SPEC + " ORDER BY name", {})]
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
-        self._forget_specs()
+        self._known.forget()
 
         def delete(db: Connection) -> bool:
             db.execute("SET LOCAL statement_timeout = 0")
@@ -285,7 +273,7 @@ class PostgresStore:
             return True
 
         deleted = self._db.run(delete, timeout=UPKEEP_S)
-        self._forget_specs()
+        self._known.forget()
         return deleted
 
     def enqueue(
@@ -434,13 +422,13 @@ class PostgresStore:
         """Whether it asks for some partitions of a queue that has several."""
         if ask.partitions is None:
             return False
-        if max(ask.partitions, default=0) >= self._must_exist(ask.queue).spec.partitions:
-            self._known.pop(ask.queue, None)  # somebody knows better
-        return self._must_exist(ask.queue).spec.partitions > 1
+        if max(ask.partitions, default=0) >= self._must_exist(ask.queue)[0].partitions:
+            self._known.forget(ask.queue)  # somebody knows better
+        return self._must_exist(ask.queue)[0].partitions > 1
 
     def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
         bind: dict[str, Any] = {
-            "qid": self._must_exist(queue).qid,
+            "qid": self._qid(queue),
             "batch": batch,
             "limit": limit,
             "now": now,
@@ -474,10 +462,8 @@ class PostgresStore:
 
     def _promote(self, queue: str, now: int, *, every: bool) -> bool:
         """Make ready what is due. Whether there is, or was a moment ago, anything to lease."""
-        found = self._run(ANYTHING, {"names": [queue]})
-        if not found:
-            raise QueueNotFound(f"no queue {queue!r}")
-        _, qid, paused, partitions, ready, due = found[0]
+        found = next(iter(self._run(ANYTHING, {"names": [queue]})), None)
+        _, qid, paused, partitions, ready, due = must_exist(queue, found)
         self._forget_unless(queue, partitions)
         if paused or due is None or due > now:
             return ready and not paused
@@ -498,9 +484,10 @@ class PostgresStore:
                 if woken:
                     db.execute(*self._wake.notice(woken))
             return answers
-        if settle.alike(moves):
+        groups = settle.alike_by_queue(moves)
+        if len(groups) == 1:
             answers = self._finish(moves, now)
-        elif groups := _alike_by_queue(moves):
+        elif groups:
             answers = self._finish_many(moves, groups, now)
         else:
             answers = self._db.run(lambda db: self._settle(db, moves, now))
@@ -514,13 +501,13 @@ class PostgresStore:
         known = self._look_up(moves[0].queue)
         if known is None:
             return [Settled.STALE] * len(moves)
-        bind = settle.finish_bind(moves, now, known.qid)
+        bind = settle.finish_bind(moves, now, known[1])
         n, ids = self._run(settle.FINISH_ALIKE, bind)[0]
         if n == len(moves):
             return [Settled.APPLIED] * n
         acked: set[str] = set(ids or ())
         rest = [move for move in moves if move.id not in acked]
-        self._forget_specs()
+        self._known.forget()
         found = iter(self._db.run(lambda db: self._settle(db, rest, now)))
         return [Settled.APPLIED if move.id in acked else next(found) for move in moves]
 
@@ -563,12 +550,12 @@ class PostgresStore:
         return dict(db.execute(self._sql(found), names).fetchall())
 
     def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        bind = {"qid": self._must_exist(queue).qid, "now": now, "limit": limit}
+        bind = {"qid": self._qid(queue), "now": now, "limit": limit}
         return [read_lease(row, queue, 0) for row in self._run(OVERDUE, bind)]
 
     def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         bind = {
-            "qid": self._must_exist(queue).qid,
+            "qid": self._qid(queue),
             "batch": batch,
             "after": after,
             "limit": limit,
@@ -576,7 +563,7 @@ class PostgresStore:
         return [read_lease(row, queue, 0) for row in self._run(BATCH, bind)]
 
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        cursor, qid = read_cursor(after), self._must_exist(view.queue).qid
+        cursor, qid = read_cursor(after), self._qid(view.queue)
 
         def read(db: Connection) -> tuple[int, list[Any]]:
             (end,) = db.execute(self._sql(END)).fetchone() or (0,)
@@ -586,49 +573,48 @@ class PostgresStore:
         return page_of(rows, view, limit, end)
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
-        qid = self._must_exist(view.queue).qid
+        qid = self._qid(view.queue)
         return self._snapshot(lambda db: browse.split(db, self._sql, view, qid, parts))
 
     def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        bind = {"home": self._must_exist(queue).qid // 2, "ids": arrays.uuids(ids)}
+        bind = {"home": self._qid(queue) // 2, "ids": arrays.uuids(ids)}
         return [read_message(row, row[0], 1) for row in self._run(GET, bind)]
 
     def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         found = self._snapshot(lambda db: self._stats(db, queues, now))
-        for name in queues:
-            if name not in found:
-                raise QueueNotFound(f"no queue {name!r}")
-        return [found[name] for name in queues]
+        return [must_exist(name, found.get(name)) for name in queues]
 
     def _stats(self, db: Connection, queues: Sequence[str], now: int) -> dict[str, QueueStats]:
         rows = db.execute(self._sql(DEPTHS), {"names": list(queues)}, binary=True).fetchall()
-        parts, heads = self._heads(db, {row[1]: row[3] for row in rows}, now)
-        due: Counter[int] = Counter()
-        for (qid, _), n in parts.items():
-            due[qid] += n
-        return {row[0]: _one_stats(row, heads, due[row[1]], now) for row in rows}
+        heads = self._heads(db, {row[1]: row[3] for row in rows}, now)
+        return {
+            name: queue_stats(
+                name,
+                counts,
+                due=heads[qid].due.total(),
+                dead=dead,
+                oldest_at=min(heads[qid].oldest().values(), default=None),
+                paused=paused,
+                now=now,
+            )
+            for name, qid, paused, _, *counts, dead in rows
+        }
 
-    def _heads(
-        self, db: Connection, queues: dict[int, int], now: int
-    ) -> tuple[Counter[tuple[int, int]], _Heads]:
-        """Of queues by their number of partitions: how many are due in each of these, and the place
-        and the time of the first of each of its lanes."""
+    def _heads(self, db: Connection, queues: dict[int, int], now: int) -> dict[int, Heads]:
+        """Of queues by their number of partitions."""
         split = {qid: n for qid, n in queues.items() if n > 1}
-        heads: _Heads = {}
+        heads = {qid: Heads() for qid in queues}
         bind: dict[str, Any] = {
             "whole": arrays.ints([qid for qid in queues if qid not in split]),
             "split": arrays.ints(list(split)),
             "partitions": arrays.ints(list(split.values())),
         }
-        for qid, part, rank, *head in db.execute(self._sql(HEADS), bind, binary=True):
-            heads[qid, part, rank] = (head[0], head[1])
-        due: Counter[tuple[int, int]] = Counter()
+        for qid, *head in db.execute(self._sql(HEADS), bind, binary=True):
+            heads[qid].add(*head)
         bind = {"qids": list(queues), "now": now}
-        for qid, part, rank, *head, n in db.execute(self._sql(DUE), bind, binary=True):
-            due[qid, part] += n
-            first = (head[0], head[1])
-            heads[qid, part, rank] = min(heads.get((qid, part, rank), first), first)
-        return due, heads
+        for qid, *head, n in db.execute(self._sql(DUE), bind, binary=True):
+            heads[qid].add(*head, due=n)
+        return heads
 
     def depths(self, queue: str, now: int) -> list[Depth]:
         depths: list[Depth] = self._snapshot(lambda db: self._depths(db, queue, now))
@@ -638,23 +624,11 @@ class PostgresStore:
     def _depths(self, db: Connection, queue: str, now: int) -> list[Depth]:
         shape = "SELECT qid, partitions FROM holdfast.queue WHERE name = %(name)s"
         row = db.execute(self._sql(shape), {"name": queue}).fetchone()
-        if row is None:
-            raise QueueNotFound(f"no queue {queue!r}")
-        qid, partitions = row
-        counts = {
-            part: counts
-            for part, *counts in db.execute(self._sql(DEPTH), {"qid": qid}, binary=True)
-        }
-        due, heads = self._heads(db, {qid: partitions}, now)
-        oldest: dict[int, int] = {}
-        for (_, part, _), (_, at) in heads.items():
-            oldest[part] = min(oldest.get(part, at), at)
-        depths: list[Depth] = []
-        for part in range(partitions):
-            ready, delayed, leased = counts.get(part, (0, 0, 0))
-            n = due[qid, part]
-            depths.append(Depth(part, ready + n, delayed - n, leased, oldest.get(part)))
-        return depths
+        qid, partitions = must_exist(queue, row)
+        stored = db.execute(self._sql(DEPTH), {"qid": qid}, binary=True)
+        counts = {part: counts for part, *counts in stored}
+        heads = self._heads(db, {qid: partitions}, now)[qid]
+        return depths_of(partitions, counts, heads.due, heads.oldest())
 
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
         if not rows:
@@ -662,8 +636,7 @@ class PostgresStore:
         unique = list(first_of_each(rows))
         bind = {**write_finished(unique, now), "queue": queue, "day_ms": DAY_MS}
         qid, new = self._run(RESTORE, bind)[0]
-        if qid is None:
-            raise QueueNotFound(f"no queue {queue!r}")
+        must_exist(queue, qid)
         return new
 
     def trim(self, cuts: Sequence[Cut]) -> list[int]:
@@ -699,7 +672,7 @@ class PostgresStore:
         return self._db.run(delete)
 
     def purge(self, queue: str, limit: int) -> int:
-        qid = self._must_exist(queue).qid
+        qid = self._qid(queue)
 
         def drop(db: Connection) -> int:
             counts, n = Counts(), 0
@@ -763,10 +736,10 @@ class PostgresStore:
         self._db.run(write)
         self._wake.tell([EVENTS])
 
-    def subscribe(self, after: int | None = None) -> _Subscription:
+    def subscribe(self, after: int | None = None) -> Subscription:
         if after is None:
             after = self._run("SELECT coalesce(max(seq), 0) FROM holdfast.event", {})[0][0]
-        return _Subscription(self._events, self._wake, after or 0)
+        return Subscription(self._events, lambda: self._wake.watch([EVENTS]), after or 0)
 
     def _events(self, after: int) -> list[Event]:
         rows = self._run(
@@ -783,25 +756,19 @@ class PostgresStore:
         timeout: float,
         partitions: Sequence[int] | None = None,
     ) -> bool:
-        until = clock.monotonic() + timeout
-        while (left := until - clock.monotonic()) > 0:
-            begun = clock.monotonic()
-            found, news = self._wait(queues, now, left, partitions)
-            if found or partitions is None:
-                return found or news
-            clock.sleep(max(0.0, min(begun + LOOK_AGAIN_S, until) - clock.monotonic()))
-            now += round((clock.monotonic() - begun) * 1000)
-        return False
+        def look(now: int, left: float) -> tuple[bool, bool]:
+            return self._wait(queues, partitions, now, left)
+
+        again = partitions is not None
+        return wait_for_messages(look, now, timeout, again=again, rest_s=LOOK_AGAIN_S)
 
     def _wait(
-        self, queues: Sequence[str], now: int, timeout: float, partitions: Sequence[int] | None
+        self, queues: Sequence[str], partitions: Sequence[int] | None, now: int, timeout: float
     ) -> tuple[bool, bool]:
         """Whether there is something to lease, else whether there may be after a wait for news."""
         seen = self._wake.watch(queues)
         found = self._run(ANYTHING, {"names": list(queues)})
-        missing = set(queues) - {row[0] for row in found}
-        if missing:
-            raise QueueNotFound(f"no queue {min(missing)!r}")
+        all_exist(queues, [row[0] for row in found])
         ahead = [timeout]
         for _, qid, paused, of, ready, due in found:
             if paused:
@@ -812,8 +779,7 @@ class PostgresStore:
                 return True, True
             if due is not None:
                 ahead.append((due - now) / 1000)
-        news = self._wake.wait(seen, min(ahead))
-        return False, news or min(ahead) < timeout
+        return False, seen.wait(min(ahead)) or min(ahead) < timeout
 
     def _ready_in(self, qid: int, of: int, partitions: Sequence[int]) -> bool:
         """Whether some of these `partitions` of a queue that has `of` has anything ready."""
@@ -828,12 +794,12 @@ class PostgresStore:
 
     def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
         """A part of a view (there are `arrow.walks` of them) as Arrow; see spark/arrow.py."""
-        qid = self._must_exist(view.queue).qid
+        qid = self._qid(view.queue)
         return self._arrow.read(arrow.view_statement(view, qid, now, walk, after))
 
     def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
         """What a batch name holds, by id, as Arrow."""
-        qid = self._must_exist(queue).qid
+        qid = self._qid(queue)
         return self._arrow.read(arrow.batch_statement(qid, batch, after))
 
     def look(self) -> dict[str, Any]:
@@ -854,30 +820,22 @@ class PostgresStore:
 
     def _look_up(self, name: str) -> _Known | None:
         known = self._known.get(name)
-        if known is not None and known.until > clock.monotonic():
+        if known is not None:
             return known
         rows = self._run(SPEC + " WHERE name = %(name)s", {"name": name})
-        if not rows:
-            self._known.pop(name, None)
-            return None
-        known = _Known(_spec(rows[0]), rows[0][0], clock.monotonic() + SPEC_S)
-        self._known[name] = known
-        return known
+        return self._known.put(name, (_spec(rows[0]), rows[0][0]) if rows else None)
 
     def _must_exist(self, name: str) -> _Known:
-        known = self._look_up(name)
-        if known is None:
-            raise QueueNotFound(f"no queue {name!r}")
-        return known
+        return must_exist(name, self._look_up(name))
+
+    def _qid(self, name: str) -> int:
+        return self._must_exist(name)[1]
 
     def _forget_unless(self, name: str, partitions: int) -> None:
         """Nobody who has seen a queue's new partitions is shown its old settings after that."""
-        known = self._known.get(name)
-        if known is not None and known.spec.partitions != partitions:
-            self._known.pop(name, None)
-
-    def _forget_specs(self) -> None:
-        self._known.clear()
+        known = self._known.last(name)
+        if known is not None and known[0].partitions != partitions:
+            self._known.forget(name)
 
     def _fold(self, queues: int = 1) -> None:
         """Counts must not pile up where no sweeper runs. A write adds one for each queue."""
@@ -888,7 +846,6 @@ class PostgresStore:
                 self._run(upkeep.FOLD, {"limit": FOLD_EVERY * 4})
 
 
-_Heads = dict[tuple[int, int, int], tuple[int, int]]
 _RANKS = arrays.ints(range(LANES))
 # By whether it is fenced by claims, and whether it is of some partitions among several.
 _LEASES = {
@@ -905,26 +862,6 @@ _HOLDS = {
 }
 _in_line = itemgetter(0, 1)
 _in_turn = itemgetter(0, 1, 2)
-
-
-class _Subscription:
-    def __init__(self, read: Callable[[int], list[Event]], wake: Wake, after: int) -> None:
-        self._read = read
-        self._wake = wake
-        self._after = after
-
-    def next(self, timeout: float) -> list[Event]:
-        until = clock.monotonic() + timeout
-        while True:
-            seen = self._wake.watch([EVENTS])
-            events = self._read(self._after)
-            left = until - clock.monotonic()
-            if events or left <= 0:
-                self._after = events[-1].seq if events else self._after
-                return events
-            self._wake.wait(seen, left)
-
-    def close(self) -> None: ...
 
 
 def migrations(url: str = "", *, schema: str = "holdfast") -> list[str]:
@@ -946,13 +883,8 @@ def in_schema(statement: str, schema: str) -> LiteralString:
 
 def _spec(row: tuple[Any, ...]) -> QueueSpec:
     _, name, partitions, policy, paused, created_at, revision, ordered, starts = row
-    plain = (name, partitions, _policy(policy), paused, created_at, revision)
+    plain = (name, partitions, read_policy(policy), paused, created_at, revision)
     return QueueSpec(*plain, ordered, tuple(starts))
-
-
-@lru_cache(maxsize=1000)
-def _policy(stored: str) -> Policy:
-    return Policy.from_dict(msgspec.json.decode(stored))
 
 
 def _lease_bind(ask: LeaseAsk, now: int, split: bool) -> dict[str, Any]:
@@ -974,16 +906,6 @@ def _lease_bind(ask: LeaseAsk, now: int, split: bool) -> dict[str, Any]:
     return bind
 
 
-def _alike_by_queue(moves: Sequence[Transition]) -> dict[str, list[int]]:
-    """The indexes of each queue's moves, if all of them are plain acks; else empty. Sorted, so that
-    two batches lock in one order."""
-    groups: dict[str, list[int]] = {}
-    for n, move in enumerate(moves):
-        groups.setdefault(move.queue, []).append(n)
-    plain = all(settle.alike([moves[n] for n in group]) for group in groups.values())
-    return dict(sorted(groups.items())) if plain else {}
-
-
 def _lease_many_bind(ask: LeaseAsk, asks: Sequence[LeaseAsk], now: int) -> dict[str, Any]:
     return {
         "queues": arrays.texts([one.queue for one in asks]),
@@ -1000,8 +922,7 @@ def _lease_many_bind(ask: LeaseAsk, asks: Sequence[LeaseAsk], now: int) -> dict[
 
 def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueued]:
     qid, n, ids = row
-    if qid is None:
-        raise QueueNotFound(f"no queue {messages[0].queue!r}")
+    must_exist(messages[0].queue, qid)
     if n == len(messages):
         return [Enqueued.STORED] * n
     stored: set[str] = set(ids or ())
@@ -1010,18 +931,3 @@ def _enqueued(messages: Sequence[Message], row: tuple[Any, ...]) -> list[Enqueue
         answers.append(Enqueued.STORED if message.id in stored else Enqueued.HELD)
         stored.discard(message.id)
     return answers
-
-
-def _one_stats(row: tuple[Any, ...], heads: _Heads, due: int, now: int) -> QueueStats:
-    name, qid, paused, _, ready, delayed, leased, done, dead = row
-    oldest = min((head[1] for key, head in heads.items() if key[0] == qid), default=None)
-    return QueueStats(
-        queue=name,
-        ready=ready + due,
-        delayed=delayed - due,
-        leased=leased,
-        dead=dead,
-        done=done,
-        oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
-        paused=paused,
-    )

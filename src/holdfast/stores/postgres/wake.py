@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import LiteralString
 
@@ -16,6 +15,7 @@ import psycopg
 
 from holdfast.errors import HoldfastError
 from holdfast.model import clock
+from holdfast.stores.kit.waiting import Topics, Watch
 from holdfast.stores.postgres.connections import Connection, Connections, cut
 
 THROTTLE_S = 0.005
@@ -39,8 +39,8 @@ class Wake:
     def __init__(self, connections: Connections, channel: str) -> None:
         self._connections = connections
         self._channel = channel
-        self._news = threading.Condition()
-        self._told: Counter[str] = Counter()
+        self._topics = Topics(ALL, lambda: LOOK_S if self._hearing else BLIND_LOOK_S)
+        self._lock = threading.Lock()
         self._hearing = False
         self._stopped = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
@@ -54,9 +54,9 @@ class Wake:
     def tell(self, topics: Iterable[str]) -> None:
         """After a commit: wake who waits for these, here at once, elsewhere by a notice."""
         topics = list(topics)
-        self._changed(topics)
+        self._topics.tell(topics)
         now = clock.monotonic()
-        with self._news:
+        with self._lock:
             self._unsent.update(topics)
             soon = now - self._sent_at < THROTTLE_S
             if not soon:
@@ -68,7 +68,7 @@ class Wake:
             self.flush()
 
     def flush(self) -> None:
-        with self._news:
+        with self._lock:
             topics, self._unsent = self._unsent, set()
         if topics:
             try:
@@ -91,42 +91,28 @@ class Wake:
             left = self._sent_at + THROTTLE_S - clock.monotonic()
             if left > 0:
                 self._stopped.wait(left)
-            with self._news:
+            with self._lock:
                 self._sent_at = clock.monotonic()
             self.flush()
 
     # Hearing from others
 
-    def watch(self, topics: Iterable[str]) -> dict[str, int]:
-        """Start to listen; what is told from now on ends a `wait` for what this returns."""
+    def watch(self, topics: Iterable[str]) -> Watch:
+        """Start to listen; what is told from now on ends the `wait` of the result."""
         if not self._connections.where.pooler:
             self._ensure("listen", self._listen_loop)
-        return {topic: self._told[topic] for topic in (ALL, *topics)}
-
-    def wait(self, seen: dict[str, int], timeout: float) -> bool:
-        """Whether anything was told; False after `timeout`, or when it is time to look again."""
-        look = LOOK_S if self._hearing else BLIND_LOOK_S
-        with self._news:
-            return self._news.wait_for(
-                lambda: any(self._told[topic] != n for topic, n in seen.items()),
-                min(timeout, look),
-            )
+        return self._topics.watch(topics)
 
     def stop(self) -> None:
         self.flush()
         self._stopped.set()
         self._to_send.set()
-        self._changed()
+        self._topics.tell_all()
         if self._listening is not None:
             cut(self._listening)
         for thread in self._threads.values():
             if thread is not threading.current_thread():
                 thread.join(5)
-
-    def _changed(self, topics: Iterable[str] = (ALL,)) -> None:
-        with self._news:
-            self._told.update(topics)
-            self._news.notify_all()
 
     def _listen_loop(self) -> None:
         pause = RECONNECT_S[0]
@@ -138,7 +124,7 @@ class Wake:
                 if not self._stopped.is_set():
                     logger.info("not listening, again in %.1f s: %s", pause, error)
             self._hearing = False
-            self._changed()
+            self._topics.tell_all()
             self._stopped.wait(pause)
             pause = min(pause * 2, RECONNECT_S[1])
 
@@ -149,11 +135,11 @@ class Wake:
             with self._connections.watched(db):
                 db.execute(f'LISTEN "{name}"'.encode())
             self._hearing = True
-            self._changed()  # whatever was told while nobody listened
+            self._topics.tell_all()  # whatever was told while nobody listened
             heard = clock.monotonic()
             while not self._stopped.is_set():
                 for notice in db.notifies(timeout=HEARTBEAT_S, stop_after=1):
-                    self._changed(notice.payload.split(","))
+                    self._topics.tell(notice.payload.split(","))
                     heard = clock.monotonic()
                 if not self._stopped.is_set() and clock.monotonic() - heard >= HEARTBEAT_S:
                     with self._connections.watched(db):
@@ -165,7 +151,7 @@ class Wake:
 
     def _ensure(self, name: str, run: Callable[[], None]) -> None:
         if name not in self._threads:
-            with self._news:
+            with self._lock:
                 if name not in self._threads and not self._stopped.is_set():
                     thread = threading.Thread(target=run, name=f"holdfast-{name}", daemon=True)
                     self._threads[name] = thread

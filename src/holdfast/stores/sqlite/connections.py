@@ -22,6 +22,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import clock
+from holdfast.stores.kit.forks import Opening
 from holdfast.stores.sqlite import own, wal
 from holdfast.stores.sqlite.checkpoints import Checkpointer
 
@@ -52,11 +53,9 @@ class Connections:
         self._path = path
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
-        self._opening = threading.Lock()
+        self._opening = Opening(str(path), self._open_all, self._close_all)
         self._joined: dict[int, int] = {}
         """By thread: the id of the connection that it gave last to be joined."""
-        self._pid = 0
-        self._closed = False
         self._text: Callable[[bytes], Any] | None = None
         self.lost: str | None = None
         """What of the write-ahead log could not be read when it was opened."""
@@ -64,7 +63,7 @@ class Connections:
     @contextmanager
     def read(self) -> Generator[sqlite3.Cursor, None, None]:
         with translated(self._path):
-            self._ensure()
+            self._opening.ensure()
             with self._read_lock:
                 cursor = self._reader.cursor()
                 try:
@@ -80,7 +79,7 @@ class Connections:
         saves some 40 us before each enqueue, lease and settle.
         """
         with translated(self._path):
-            self._ensure()
+            self._opening.ensure()
             if not self._write_lock.acquire(blocking=False):
                 with self.read() as cursor:
                     yield cursor
@@ -108,7 +107,7 @@ class Connections:
     def write(self, *, quiet: bool = False) -> Generator[sqlite3.Cursor, None, None]:
         """One transaction; rolled back whole on any error. Not `quiet`: wakes who waits here."""
         with translated(self._path):
-            self._ensure()
+            self._opening.ensure()
             with self._write_lock:
                 cursor = self._writer.cursor()
                 self._begin(cursor)
@@ -193,8 +192,8 @@ class Connections:
         Only a file that holds such text is read so: a function that is called for every text costs
         a tenth of the speed of leasing.
         """
-        self._ensure()
-        with self._opening, self._write_lock, self._read_lock:
+        self._opening.ensure()
+        with self._opening.lock, self._write_lock, self._read_lock:
             if self._text is not None:
                 return False
             self._text = _text_or_bytes
@@ -204,42 +203,32 @@ class Connections:
     def watching(self) -> Watch:
         """Start to watch; what is committed from now on wakes the `wait` of the result."""
         with translated(self._path):
-            self._ensure()
+            self._opening.ensure()
             return self._watcher.watch()
 
     def close(self) -> None:
-        with self._opening:
-            self._closed = True
-            if self._pid != os.getpid():
-                return
-            self._pid = 0
-            self._watcher.stop()
-            self._checkpointer.stop()
-            with self._write_lock, self._read_lock:
-                self._writer.close()
-                self._reader.close()
+        self._opening.close()
 
-    def _ensure(self) -> None:
-        if self._pid == os.getpid():
-            return
-        with self._opening:
-            if self._closed:
-                raise StoreUnavailable(f"{self._path}: this connection was closed")
-            if self._pid == os.getpid():
-                return
-            # Connections of a parent process must be neither used nor closed here (SQLite's rule
-            # about fork): the old ones are only forgotten.
-            self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
-            gone = wal.gone(self._path)
-            self._writer = self._open()
-            self._look_at_log(gone)
-            self._reader = self._open()
-            if self._text is not None:
-                self._writer.text_factory = self._reader.text_factory = self._text
-            self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
-            self._watcher = _Watcher(self._open)
-            self._checkpointer = Checkpointer(self._open)
-            self._pid = os.getpid()
+    def _close_all(self) -> None:
+        self._watcher.stop()
+        self._checkpointer.stop()
+        with self._write_lock, self._read_lock:
+            self._writer.close()
+            self._reader.close()
+
+    def _open_all(self) -> None:
+        """Connections of a parent process must be neither used nor closed here (SQLite's rule
+        about fork): the old ones are only forgotten."""
+        self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+        gone = wal.gone(self._path)
+        self._writer = self._open()
+        self._look_at_log(gone)
+        self._reader = self._open()
+        if self._text is not None:
+            self._writer.text_factory = self._reader.text_factory = self._text
+        self._writer.execute(f"PRAGMA busy_timeout = {ASK_MS}")
+        self._watcher = _Watcher(self._open)
+        self._checkpointer = Checkpointer(self._open)
 
     def _look_at_log(self, gone: str | None) -> None:
         """Runs before the first write, which starts a damaged log over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from holdfast.model.message import Finished
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
 from holdfast.stores import damage
+from holdfast.stores.kit.batches import ends_alike, fits, lost, waves
 from holdfast.stores.rows import encode_json, write_history
 from holdfast.stores.sqlite.rows import write_message
 
@@ -109,8 +110,8 @@ class Counts:
 def settle(db: sqlite3.Cursor, moves: Sequence[Transition], now: int) -> list[Settled]:
     batch = _Batch(db, now)
     if not batch.finish_alike(moves):
-        for wave in _waves(moves):
-            batch.apply(wave)
+        for wave in waves(moves, lambda move: (move.queue, move.id)):
+            batch.apply([move for _, move in wave])
     batch.counts.write(db)
     _let_go(db, batch.let_go)
     return batch.answers
@@ -163,21 +164,6 @@ def next_number(db: sqlite3.Cursor, name: str, n: int) -> int:
     return db.execute(step, (n, name)).fetchone()[0]
 
 
-def _waves(moves: Sequence[Transition]) -> Iterator[list[Transition]]:
-    """Cut where a message comes up again: the second move must see what the first one did."""
-    if len({move.id for move in moves}) == len(moves):
-        yield list(moves)
-        return
-    wave: dict[tuple[str, str], Transition] = {}
-    for move in moves:
-        key = (move.queue, move.id)
-        if key in wave:
-            yield list(wave.values())
-            wave = {}
-        wave[key] = move
-    yield list(wave.values())
-
-
 # A message as FENCE reads it; the last two are those of the lease that holds it. A plain tuple:
 # this is read for every ack.
 _Row = tuple[Any, ...]
@@ -202,7 +188,7 @@ class _Batch:
         """
         first = moves[0]
         held = (first.token or "").rpartition(".")[0]
-        seqs = _alike(moves, first, f"{held}.")
+        seqs = _alike(moves, f"{held}.")
         if seqs is None:
             return False
         call, _, lease = held.rpartition(".")
@@ -273,12 +259,10 @@ class _Batch:
             return Settled.STALE
         held = self._db.execute(LAST, (qid // 2, move.id)).fetchone()
         if held is not None:
-            same = held[:2] == (move.token, move.verb.value) and held[2] != LEASED
-        else:
-            at = seq if 0 < seq < SEQ_MAX else 0
-            logged = self._db.execute(LAST_LOGGED, (at, qid, move.id)).fetchone()
-            same = logged == (lease, seq, move.verb.value)
-        return Settled.ALREADY if same else Settled.STALE
+            return lost(move, move.token, [held[:2]] if held[2] != LEASED else [])
+        at = seq if 0 < seq < SEQ_MAX else 0
+        logged = self._db.execute(LAST_LOGGED, (at, qid, move.id)).fetchall()
+        return lost(move, (lease, seq), [((by, seq), verb) for by, seq, verb in logged])
 
     def _finish(self, done: list[tuple[Transition, _Row]]) -> None:
         if not done:
@@ -354,23 +338,15 @@ class _Batch:
         return row[0] if row else 0
 
 
-def _alike(moves: Sequence[Transition], first: Transition, held: str) -> list[int] | None:
-    """The seqs, if all of them finish messages of one lease call just like `first`; else None."""
-    verb, status, begin, ends = first.verb, first.status, len(held), list[str]()
-    for move in moves:
-        token = move.token
-        if (
-            token is None
-            or move.target is not Target.DONE
-            or move.result is not None
-            or move.history is not None
-            or move.overdue_at is not None
-            or move.verb is not verb
-            or move.status != status
-            or not token.startswith(held)
-        ):
-            return None
-        ends.append(token[begin:])
+def _alike(moves: Sequence[Transition], held: str) -> list[int] | None:
+    """The seqs, if all of them are acks that end alike, of messages of one lease call; else None.
+    The token of each begins with `held`, and ends in its seq."""
+    if not ends_alike(moves):
+        return None
+    tokens, begin = [move.token or "" for move in moves], len(held)
+    ends = [token[begin:] for token in tokens if token.startswith(held)]
+    if len(ends) < len(moves):
+        return None
     digits, lengths = "".join(ends), set(map(len, ends))
     if 0 in lengths or max(lengths) > 18 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -378,14 +354,18 @@ def _alike(moves: Sequence[Transition], first: Transition, held: str) -> list[in
 
 
 def _fits(row: _Row, move: Transition, call: str, lease: int) -> bool:
-    if move.token is None:
-        return row[_STATE] != LEASED and row[_PLACE] == move.place
-    if row[_CALL] != call or row[_LEASE] != lease or row[_ID] != move.id:
+    same = row[_CALL] == call and row[_LEASE] == lease and row[_ID] == move.id
+    if not same:
         # A message that is not leased has no call; neither has one whose lease lost its row.
         told = damage.text(row[_CALL] or ""), row[_LEASE], damage.text(row[_ID])
-        if row[_STATE] != LEASED or told != (call, lease, move.id):
-            return False
-    return move.overdue_at is None or row[_DEADLINE] <= move.overdue_at
+        same = told == (call, lease, move.id)
+    return fits(
+        move,
+        leased=row[_STATE] == LEASED,
+        place=row[_PLACE],
+        same_token=same,
+        deadline=row[_DEADLINE],
+    )
 
 
 def _list(seqs: list[int]) -> str:

@@ -11,7 +11,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from importlib.resources import files
 from itertools import chain, groupby
 from operator import itemgetter
@@ -21,13 +21,12 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from holdfast.errors import FailedPrecondition, InvalidArgument, QueueNotFound, SchemaTooNew
+from holdfast.errors import FailedPrecondition, InvalidArgument
 from holdfast.model import clock
-from holdfast.model.message import DLQ_SUFFIX, Finished, Lease, Message, Status, home_of, is_dlq
+from holdfast.model.message import Finished, Lease, Message, Status, is_dlq
 from holdfast.model.moves import Enqueued, Settled, Target, Transition
-from holdfast.model.policy import Policy
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
-from holdfast.stores import damage, page_of, read_cursor, url_options
+from holdfast.stores import damage, url_options
 from holdfast.stores.contract import (
     NO_DEADLINE,
     Claim,
@@ -39,6 +38,20 @@ from holdfast.stores.contract import (
     Record,
     View,
 )
+from holdfast.stores.kit.claims import claimed, owns
+from holdfast.stores.kit.figures import Heads, depths_of, queue_stats
+from holdfast.stores.kit.pages import page_of, read_cursor
+from holdfast.stores.kit.specs import (
+    all_exist,
+    check_version,
+    must_exist,
+    number_of,
+    read_policy,
+    read_starts,
+    write_policy,
+    write_starts,
+)
+from holdfast.stores.kit.waiting import Subscription, wait_for_messages
 from holdfast.stores.rows import COLUMNS, WIDTH, read_message
 from holdfast.stores.sqlite import browse, records, settle
 from holdfast.stores.sqlite.connections import Connections, Undecodable
@@ -56,6 +69,8 @@ from holdfast.stores.sqlite.settle import DELAYED, LEASED, LOGGED, READY, Counts
 PROMOTE_MAX = 10_000
 """Delayed messages that one lease call makes ready; more come due in the next calls."""
 EVENTS_KEPT = 1000
+NEWS_REST_S = 0.01
+"""Every commit may bring an event, and hardly one does: no more than a hundred looks a second."""
 
 # Index holdfast_message_id. A held id is skipped; which ones is found out only if any was.
 ENQUEUE = """
@@ -219,11 +234,7 @@ class SQLiteStore:
         steps = migrations()
         with self._db.read() as db:
             version = _version(db)
-        if version > len(steps):
-            raise SchemaTooNew(
-                f"{self.path} has schema {version}, this Holdfast knows {len(steps)}: "
-                "pip install --upgrade holdfast"
-            )
+        check_version(str(self.path), version, len(steps))
         if version < len(steps):
             with self._writing() as db:
                 for script in steps[_version(db) :]:  # again: another process may have been here
@@ -264,10 +275,10 @@ class SQLiteStore:
             if any(stored.get(spec.name, 0) != spec.revision for spec in specs):
                 return False
             for spec in specs:
-                policy = msgspec.json.encode(spec.policy.to_dict()).decode()
+                policy = write_policy(spec.policy)
                 row = (spec.name, spec.partitions, spec.paused, policy, spec.created_at)
-                shape = (spec.ordered, msgspec.json.encode(spec.starts).decode())
-                db.execute(_PUT_QUEUE, (_qid(db, spec.name), *row, spec.revision + 1, *shape))
+                shape = (spec.ordered, write_starts(spec.starts))
+                db.execute(_PUT_QUEUE, (_new_qid(db, spec.name), *row, spec.revision + 1, *shape))
             return True
 
     def get_queue(self, name: str) -> QueueSpec | None:
@@ -283,11 +294,7 @@ class SQLiteStore:
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         with self._writing() as db:
-            qids = [
-                row[0]
-                for name in names
-                for row in db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (name,))
-            ]
+            qids = [qid for name in names if (qid := _qid(db, name)) is not None]
             for qid in qids:
                 held = "SELECT sum(ready + delayed + leased) FROM holdfast_depth WHERE qid = ?"
                 if only_empty and db.execute(held, (qid,)).fetchone()[0]:
@@ -515,17 +522,10 @@ class SQLiteStore:
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         with self._writing(quiet=True) as db:
-            held = _claim(db, name) or Claim(name, "", 0, 0)
-            if held.owner != owner and held.expires_at > now:
-                return None
-            epoch = held.epoch
-            if held.owner != owner or held.expires_at <= now:
-                epoch += 1
-            claim = Claim(name, owner, epoch, now + ttl_ms)
-            db.execute(
-                "REPLACE INTO holdfast_claim VALUES (?, ?, ?, ?)",
-                (name, owner, epoch, claim.expires_at),
-            )
+            claim = claimed(_claim(db, name), name, owner, ttl_ms, now)
+            if claim is not None:
+                row = (name, owner, claim.epoch, claim.expires_at)
+                db.execute("REPLACE INTO holdfast_claim VALUES (?, ?, ?, ?)", row)
             return claim if ttl_ms else None
 
     def claims(self, names: Sequence[str]) -> list[Claim | None]:
@@ -561,12 +561,21 @@ class SQLiteStore:
                 (EVENTS_KEPT,),
             )
 
-    def subscribe(self, after: int | None = None) -> _Subscription:
+    def subscribe(self, after: int | None = None) -> Subscription:
         if after is None:
             with self._db.read() as db:
                 newest = "SELECT coalesce(max(seq), 0) FROM holdfast_event"
                 (after,) = db.execute(newest).fetchone()
-        return _Subscription(self._db, after or 0)
+        return Subscription(self._events, self._db.watching, after or 0, rest_s=NEWS_REST_S)
+
+    def _events(self, after: int) -> list[Event]:
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT type, timestamp, payload, seq FROM holdfast_event WHERE seq > ? "
+                "ORDER BY seq LIMIT 1000",
+                (after,),
+            ).fetchall()
+        return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
 
     def wait(
         self,
@@ -575,18 +584,14 @@ class SQLiteStore:
         timeout: float,
         partitions: Sequence[int] | None = None,
     ) -> bool:
-        until = clock.monotonic() + timeout
-        while (left := until - clock.monotonic()) > 0:
-            begun = clock.monotonic()
+        def look(now: int, left: float) -> tuple[bool, bool]:
             with self._db.watching() as watch:
                 ahead = self._look_ahead(queues, now, partitions)
                 if ahead is None:
-                    return True
-                moved = watch.wait(min(left, ahead))
-            if partitions is None:
-                return moved or ahead <= left
-            now += round((clock.monotonic() - begun) * 1000)
-        return False
+                    return True, True
+                return False, watch.wait(min(left, ahead)) or ahead <= left
+
+        return wait_for_messages(look, now, timeout, again=partitions is not None)
 
     def _look_ahead(
         self, queues: Sequence[str], now: int, partitions: Sequence[int] | None
@@ -595,10 +600,7 @@ class SQLiteStore:
         ahead = float("inf")
         with self._db.read() as db:
             found = _anything_in(db, queues)
-            if len(found) < len(queues):
-                there = {n for n, *_ in found}
-                missing = next(name for n, name in enumerate(queues) if n not in there)
-                raise QueueNotFound(f"no queue {missing!r}")
+            all_exist(queues, [queues[n] for n, *_ in found])
             for _, qid, paused, ready, next_at in found:
                 if paused:
                     continue
@@ -615,40 +617,6 @@ class SQLiteStore:
     ) -> AbstractContextManager[sqlite3.Cursor]:
         """One write transaction, ours or the caller's. `quiet`: nobody waits for its outcome."""
         return self._db.write(quiet=quiet) if within is None else self._db.joined(within)
-
-
-NEWS_REST_S = 0.01
-"""Every commit may bring an event, and hardly one does: no more than a hundred looks a second."""
-
-
-class _Subscription:
-    def __init__(self, db: Connections, after: int) -> None:
-        self._db = db
-        self._after = after
-
-    def next(self, timeout: float) -> list[Event]:
-        until = clock.monotonic() + timeout
-        while True:
-            with self._db.watching() as watch:
-                events = self._read()
-                left = until - clock.monotonic()
-                if events or left <= 0:
-                    return events
-                watch.wait(left)
-            clock.sleep(min(NEWS_REST_S, left))
-
-    def _read(self) -> list[Event]:
-        with self._db.read() as db:
-            rows = db.execute(
-                "SELECT type, timestamp, payload, seq FROM holdfast_event WHERE seq > ? "
-                "ORDER BY seq LIMIT 1000",
-                (self._after,),
-            ).fetchall()
-        if rows:
-            self._after = rows[-1][3]
-        return [Event(type, at, msgspec.json.decode(body), seq) for type, at, body, seq in rows]
-
-    def close(self) -> None: ...
 
 
 def migrations(url: str = "") -> list[str]:
@@ -703,28 +671,17 @@ _PUT_QUEUE = "REPLACE INTO holdfast_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 def _spec(row: tuple[Any, ...]) -> QueueSpec:
     name, partitions, policy, paused, created_at, revision, ordered, starts = row
-    plain = (name, partitions, _policy(policy), bool(paused), created_at, revision)
-    return QueueSpec(*plain, bool(ordered), _starts(starts))
+    plain = (name, partitions, read_policy(policy), bool(paused), created_at, revision)
+    return QueueSpec(*plain, bool(ordered), read_starts(starts))
 
 
-@lru_cache(maxsize=1000)
-def _starts(stored: str) -> tuple[int, ...]:
-    return msgspec.json.decode(stored, type=tuple[int, ...])
+def _qid(db: sqlite3.Cursor, name: str) -> int | None:
+    row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
 
 
-@lru_cache(maxsize=1000)
-def _policy(stored: str) -> Policy:
-    return Policy.from_dict(msgspec.json.decode(stored))
-
-
-def _qid(db: sqlite3.Cursor, name: str) -> int:
-    """The queue's number; a new one lies beside that of its source or its dead-letter queue."""
-    sibling = home_of(name) if is_dlq(name) else name + DLQ_SUFFIX
-    for known in (name, sibling):
-        row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (known,)).fetchone()
-        if row is not None:
-            return row[0] // 2 * 2 + is_dlq(name)
-    return next_number(db, "home", 1) * 2 + is_dlq(name)
+def _new_qid(db: sqlite3.Cursor, name: str) -> int:
+    return number_of(name, partial(_qid, db), lambda: next_number(db, "home", 1))
 
 
 def _has_too_much(db: sqlite3.Cursor, cut: Cut) -> bool:
@@ -737,10 +694,7 @@ def _has_too_much(db: sqlite3.Cursor, cut: Cut) -> bool:
 
 
 def _must_exist(db: sqlite3.Cursor, queue: str) -> int:
-    row = db.execute("SELECT qid FROM holdfast_queue WHERE name = ?", (queue,)).fetchone()
-    if row is None:
-        raise QueueNotFound(f"no queue {queue!r}")
-    return row[0]
+    return must_exist(queue, _qid(db, queue))
 
 
 _COUNTED = itemgetter(1, 5, 2)
@@ -791,9 +745,7 @@ def _kept(db: sqlite3.Cursor, first: int, last: int) -> Container[int]:
 def _anything(db: sqlite3.Cursor, queue: str, now: int) -> tuple[int, int, bool] | None:
     """The qid, its partitions and whether some are due; None when there is nothing to lease."""
     row = db.execute(ANYTHING, (now, queue)).fetchone()
-    if row is None:
-        raise QueueNotFound(f"no queue {queue!r}")
-    qid, partitions, paused, ready, due = row
+    qid, partitions, paused, ready, due = must_exist(queue, row)
     return None if paused or not (ready or due) else (qid, partitions, bool(due))
 
 
@@ -862,8 +814,7 @@ def _owned(db: sqlite3.Cursor, ask: LeaseAsk, now: int) -> tuple[int, ...]:
     """Those of the partitions whose claim is the asker's, at the epoch that it names."""
     owned: list[int] = []
     for part, epoch in zip(ask.partitions or (), ask.epochs or (), strict=True):
-        held = _claim(db, partition_claim(ask.queue, part))
-        if held and (held.owner, held.epoch) == (ask.owner, epoch) and held.expires_at > now:
+        if owns(_claim(db, partition_claim(ask.queue, part)), ask.owner, epoch, now):
             owned.append(part)
     return tuple(owned)
 
@@ -889,55 +840,36 @@ def _pick_many(partitions: tuple[int, ...]) -> str:
 
 
 def _stats(db: sqlite3.Cursor, queue: str, now: int) -> QueueStats:
-    row = db.execute("SELECT qid, paused FROM holdfast_queue WHERE name = ?", (queue,)).fetchone()
-    if row is None:
-        raise QueueNotFound(f"no queue {queue!r}")
-    qid, paused = row
-    ready, delayed, leased, done = _depth(db, qid)
-    due, heads = _heads(db, qid, now)
-    ready, delayed = ready + due.total(), delayed - due.total()
-    oldest = min((enqueued_at for _, enqueued_at in heads.values()), default=None)
-    return QueueStats(
-        queue=queue,
-        ready=ready,
-        delayed=delayed,
-        leased=leased,
+    shape = "SELECT qid, paused FROM holdfast_queue WHERE name = ?"
+    qid, paused = must_exist(queue, db.execute(shape, (queue,)).fetchone())
+    heads = _heads(db, qid, now)
+    return queue_stats(
+        queue,
+        _depth(db, qid),
+        due=heads.due.total(),
         dead=0 if is_dlq(queue) else sum(_depth(db, qid + 1)[:3]),
-        done=done,
-        oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
+        oldest_at=min(heads.oldest().values(), default=None),
         paused=bool(paused),
+        now=now,
     )
 
 
-def _heads(
-    db: sqlite3.Cursor, qid: int, now: int
-) -> tuple[Counter[int], dict[tuple[int, int], tuple[int, int]]]:
-    """By partition what is due; by partition and lane the place and the time of the first."""
-    due: Counter[int] = Counter()
-    heads = {row[:2]: row[2:] for row in db.execute(HEADS, {"qid": qid})}
-    for part, lane, place, enqueued_at, n in db.execute(DUE, {"qid": qid, "now": now}):
-        due[part] += n
-        heads[part, lane] = min(heads.get((part, lane), (place, enqueued_at)), (place, enqueued_at))
-    return due, heads
+def _heads(db: sqlite3.Cursor, qid: int, now: int) -> Heads:
+    heads = Heads()
+    for head in db.execute(HEADS, {"qid": qid}):
+        heads.add(*head)
+    for *head, n in db.execute(DUE, {"qid": qid, "now": now}):
+        heads.add(*head, due=n)
+    return heads
 
 
 def _depths(db: sqlite3.Cursor, queue: str, now: int) -> list[Depth]:
-    qid = _must_exist(db, queue)
-    (n,) = db.execute("SELECT partitions FROM holdfast_queue WHERE qid = ?", (qid,)).fetchone()
-    counts = {
-        part: counts
-        for part, *counts in db.execute(
-            "SELECT part, ready, delayed, leased FROM holdfast_depth WHERE qid = ?", (qid,)
-        )
-    }
-    due, heads = _heads(db, qid, now)
-    found: list[Depth] = []
-    for part in range(n):
-        ready, delayed, leased = counts.get(part, (0, 0, 0))
-        oldest = [at for (of, _), (_, at) in heads.items() if of == part]
-        now_ready, later = ready + due[part], delayed - due[part]
-        found.append(Depth(part, now_ready, later, leased, min(oldest, default=None)))
-    return found
+    shape = "SELECT qid, partitions FROM holdfast_queue WHERE name = ?"
+    qid, partitions = must_exist(queue, db.execute(shape, (queue,)).fetchone())
+    stored = "SELECT part, ready, delayed, leased FROM holdfast_depth WHERE qid = ?"
+    counts = {part: counts for part, *counts in db.execute(stored, (qid,))}
+    heads = _heads(db, qid, now)
+    return depths_of(partitions, counts, heads.due, heads.oldest())
 
 
 def _depth(db: sqlite3.Cursor, qid: int) -> tuple[int, int, int, int]:

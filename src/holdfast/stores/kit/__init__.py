@@ -1,0 +1,1 @@
+"""What the stores share, written once. Nothing in here knows a database or another store."""
