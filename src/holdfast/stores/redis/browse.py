@@ -9,8 +9,10 @@ from typing import Any
 from holdfast.model.message import DLQ_SUFFIX, Lease, Message, home_of
 from holdfast.model.moves import State
 from holdfast.model.queues import Depth
-from holdfast.stores import page_of, read_cursor
 from holdfast.stores.contract import Entry, Page, QueueStats, View
+from holdfast.stores.kit.figures import queue_stats
+from holdfast.stores.kit.pages import page_of, read_cursor
+from holdfast.stores.kit.specs import must_exist
 from holdfast.stores.redis import cutting
 from holdfast.stores.redis.connections import Arg, Connections
 from holdfast.stores.redis.homes import Homes
@@ -70,7 +72,7 @@ class Browsing(Homes):
     def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor = read_cursor(after)
         if view.state is State.LOG:
-            self._must_exist(view.queue)
+            must_exist(view.queue, self.get_queue(view.queue))
             rows = islice(log_entries(self._db, self._home(view.queue), view, cursor), limit + 1)
             return page_of(list(rows), view, limit, self._end(view.queue))
         found = list(islice(self._entries(view, cursor, now, limit + 1), limit + 1))
@@ -100,7 +102,7 @@ class Browsing(Homes):
             after, step = found[-1].cursor, PAGE
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
-        self._must_exist(view.queue)
+        must_exist(view.queue, self.get_queue(view.queue))
         queue, flag = view.queue, flag_of(view.queue)
         match view.state:
             case State.LOG:
@@ -130,15 +132,9 @@ class Browsing(Homes):
     def _stats(self, name: str, now: int) -> QueueStats:
         rows, paused, delayed, leased, dead, done, due = self._count(name, now, each=False)
         oldest = min((int(row[3]) for row in rows if row[3]), default=None)
-        return QueueStats(
-            queue=name,
-            ready=sum(row[0] for row in rows) + due,
-            delayed=delayed,
-            leased=leased,
-            dead=dead,
-            done=int(done),
-            oldest_age=None if oldest is None else max(0, now - oldest) / 1000,
-            paused=bool(paused),
+        counts = (sum(row[0] for row in rows), delayed, leased, int(done))
+        return queue_stats(
+            name, counts, due=due, dead=dead, oldest_at=oldest, paused=bool(paused), now=now
         )
 
     def depths(self, queue: str, now: int) -> list[Depth]:

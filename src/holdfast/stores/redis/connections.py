@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.kit.forks import PerProcess
 from holdfast.stores.redis.failures import FAILURES, Misplaced, ours
 from holdfast.stores.redis.scripts import Script
 from holdfast.stores.redis.url import Where
@@ -232,8 +232,7 @@ class Lines:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._pid = os.getpid()
-        self._free: deque[Any] = deque()
+        self._kept = PerProcess(deque[Any])
 
     def ask(self, command: Sequence[Arg], moving: bool = False) -> Any:
         """Send and read, without the driver's translation of answers."""
@@ -253,7 +252,7 @@ class Lines:
             line.disconnect()  # an answer may still be on its way
             raise
         finally:
-            self._free.append(line)
+            self._kept.get().append(line)
 
     def ask_all(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         """All are sent before the first answer is read. What the server refuses is an answer."""
@@ -273,13 +272,12 @@ class Lines:
             line.disconnect()  # answers may still be on their way
             raise
         finally:
-            self._free.append(line)
+            self._kept.get().append(line)
 
     def _line(self) -> Any:
-        if self._pid != os.getpid():
-            self._free, self._pid = deque(), os.getpid()  # in this order: another thread may look
+        free = self._kept.get()
         try:
-            line = self._free.pop()
+            line = free.pop()
         except IndexError:
             return self._pool.get_connection()
         if line._sock is not None and _has_ended(line):
@@ -288,13 +286,13 @@ class Lines:
             try:
                 line.connect()  # here: sending would not ask Sentinel where the master is now
             except BaseException:
-                self._free.append(line)
+                free.append(line)
                 raise
         return line
 
     def hang_up(self) -> None:
         """Those that nobody uses right now; who asks next connects anew."""
-        for line in list(self._free):
+        for line in list(self._kept.get()):
             with suppress(errors.RedisError, OSError):
                 line.disconnect()
 

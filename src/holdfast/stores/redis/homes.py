@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import QueueNotFound, StoreCorrupt
-from holdfast.model import clock
+from holdfast.errors import StoreCorrupt
 from holdfast.model.message import DLQ_SUFFIX, home_of
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
+from holdfast.stores.kit.specs import Remembered, no_queue
 from holdfast.stores.redis.connections import Arg, Connections
 from holdfast.stores.redis.keys import Home, Keys, flag_of, tag_of
 from holdfast.stores.redis.mending import Mender
@@ -24,9 +24,15 @@ from holdfast.stores.redis.moving import Mover
 from holdfast.stores.redis.scripts import Script
 from holdfast.stores.redis.url import Where
 
-SPEC_S = 0.25
-"""How long a queue's settings are remembered: another process's change arrives that late. Whether
-it is paused, and whether it exists, is read by every lease and every enqueue."""
+
+class Settings(msgspec.Struct):
+    """A queue's settings, as they are stored."""
+
+    partitions: int
+    policy: dict[str, Any]
+    created_at: int
+    ordered: bool = False
+    starts: tuple[int, ...] = (0,)
 
 
 class Homes:
@@ -38,31 +44,19 @@ class Homes:
         self._keys = Keys(where.prefix)
         self._db.mend = Mender(self._db, self._keys).mend
         self._mover = Mover(self._db, self._keys, self._on)
-        self._known: dict[str, tuple[QueueSpec, float]] = {}
+        self._known: Remembered[QueueSpec] = Remembered()
         self._parts: dict[str, int] = {}
         self._step = CHUNK
 
     def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._known.get(name)
-        if known is not None and known[1] > clock.monotonic():
-            return known[0]
-        return self._note(name, self._db.run(*self._spec_words(name)))
+        return self._known.get(name) or self._note(name, self._db.run(*self._spec_words(name)))
 
     def _spec_words(self, name: str) -> tuple[str, ...]:
         flag = flag_of(name)
         return "HMGET", self._keys.of(name).key("c"), f"spec{flag}", f"paused{flag}", f"rev{flag}"
 
     def _note(self, name: str, stored: list[bytes | None]) -> QueueSpec | None:
-        spec = _spec(name, stored)
-        if spec is None:
-            self._known.pop(name, None)
-        else:
-            self._known[name] = (spec, clock.monotonic() + SPEC_S)
-        return spec
-
-    def _must_exist(self, name: str) -> None:
-        if self.get_queue(name) is None:
-            raise QueueNotFound(f"no queue {name!r}")
+        return self._known.put(name, read_spec(name, stored))
 
     def _homes(self) -> list[str]:
         return sorted(name.decode() for name in self._db.run("SMEMBERS", self._keys.homes))
@@ -80,9 +74,9 @@ class Homes:
             home = self._home(queue)
             answer = self._db.script(script, keys(home), (flag_of(queue), home.parts, *args))
             if answer[0] == b"gone":
-                self._known.pop(queue, None)
+                self._known.forget(queue)
                 self._parts.pop(home.name, None)
-                raise QueueNotFound(f"no queue {queue!r}")
+                raise no_queue(queue)
             if answer[0] != b"parts":
                 return answer
             self._changed(home.name, int(answer[1]))
@@ -100,8 +94,7 @@ class Homes:
     def _changed(self, home: str, parts: int) -> None:
         """It has other settings than those that are remembered."""
         self._parts[home] = parts
-        for name in (home, home + DLQ_SUFFIX):
-            self._known.pop(name, None)
+        self._known.forget(home, home + DLQ_SUFFIX)
 
     def _slots(self, queues: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
         """Some of the queues, by what one script reaches: in a cluster the queues of one slot."""
@@ -118,31 +111,26 @@ class Homes:
             self._step = max(1, min(CHUNK, CHUNK_BYTES // (size + 1)))
 
 
-def _spec(name: str, stored: list[bytes | None]) -> QueueSpec | None:
-    spec, paused, revision = stored
-    if spec is None or revision is None:
+def read_spec(name: str, stored: list[bytes | None]) -> QueueSpec | None:
+    settings, paused, revision = stored
+    if settings is None or revision is None:
         return None
     try:
-        partitions, policy, created_at, ordered, starts = _settings(spec)
+        of, policy = _settings(settings)
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupt(f"{name}: its settings were not written by Holdfast") from error
-    plain = (name, partitions, policy, paused == b"1", created_at, int(revision))
-    return QueueSpec(*plain, ordered, starts)
+    plain = (name, of.partitions, policy, paused == b"1", of.created_at, int(revision))
+    return QueueSpec(*plain, of.ordered, of.starts)
 
 
 @lru_cache(maxsize=1000)
-def _settings(spec: bytes) -> tuple[int, Policy, int, bool, tuple[int, ...]]:
-    plain = msgspec.json.decode(spec)
-    shape = plain.get("ordered", False), tuple(plain.get("starts", (0,)))
-    return plain["partitions"], Policy.from_dict(plain["policy"]), plain["created_at"], *shape
+def _settings(stored: bytes) -> tuple[Settings, Policy]:
+    settings = msgspec.json.decode(stored, type=Settings)
+    return settings, Policy.from_dict(settings.policy)
 
 
-def write_settings(spec: QueueSpec) -> bytes:
-    plain = {
-        "partitions": spec.partitions,
-        "policy": spec.policy.to_dict(),
-        "created_at": spec.created_at,
-        "ordered": spec.ordered,
-        "starts": spec.starts,
-    }
-    return msgspec.json.encode(plain)
+def write_spec(spec: QueueSpec) -> bytes:
+    policy = spec.policy.to_dict()
+    return msgspec.json.encode(
+        Settings(spec.partitions, policy, spec.created_at, spec.ordered, spec.starts)
+    )

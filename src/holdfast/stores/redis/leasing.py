@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.message import Lease
-from holdfast.stores import in_steps
 from holdfast.stores.contract import NO_DEADLINE, LeaseAsk
+from holdfast.stores.kit.pages import in_steps
 from holdfast.stores.redis.browse import bodies
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.keys import Home, flag_of

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.model.message import Message
 from holdfast.model.moves import Settled, Target, Transition
+from holdfast.stores.kit.batches import are_different
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.keys import LANES, Home, Keys, flag_of
 from holdfast.stores.redis.rows import ID, own_timeout, read_message, write_body
@@ -69,7 +70,7 @@ def alike(moves: Sequence[Transition]) -> bool:
         and move.queue == first.queue
         and move.token[SEQ:REST] == move.id
         for move in moves
-    ) and len({move.id for move in moves}) == len(moves)
+    ) and are_different(moves)
 
 
 Edit = tuple[str, bytes]

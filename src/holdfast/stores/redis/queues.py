@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.model.message import DLQ_SUFFIX, home_of
 from holdfast.model.queues import QueueSpec
 from holdfast.stores.redis.connections import Arg
-from holdfast.stores.redis.homes import write_settings
+from holdfast.stores.redis.homes import write_spec
 from holdfast.stores.redis.keys import flag_of
 from holdfast.stores.redis.moves import CHUNK
 from holdfast.stores.redis.ready import Ready
@@ -18,7 +18,7 @@ class Queues(Ready):
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         """In one step, as far as one script reaches. In a cluster that is one slot: of several
         slots all are compared first, and then each is written in a step of its own."""
-        self._known.clear()
+        self._known.forget()
         slots = self._slots([spec.name for spec in specs], range(len(specs)))
         if len(slots) > 1 and not all(map(self._is_current, specs)):
             return False
@@ -28,7 +28,7 @@ class Queues(Ready):
         self._list(fresh)  # a deletion of the queues before may have come in between
         for spec in specs:
             self._parts.pop(home_of(spec.name), None)
-        self._known.clear()
+        self._known.forget()
         return all(done)
 
     def _is_current(self, spec: QueueSpec) -> bool:
@@ -47,7 +47,7 @@ class Queues(Ready):
             if home.name not in at:
                 at[home.name] = len(keys) + 1
                 keys += home.queues
-            args += (at[home.name], flag_of(spec.name), spec.revision, write_settings(spec))
+            args += (at[home.name], flag_of(spec.name), spec.revision, write_spec(spec))
             args += (int(spec.paused), spec.partitions)
         answer = self._db.script(QUEUES, keys, args)
         if answer == -1:  # whoever began to delete queues of these names did not end it
@@ -59,7 +59,7 @@ class Queues(Ready):
     def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
         names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
         if overdue is None:
-            self._known.clear()
+            self._known.forget()
         else:
             names = self._late(names, overdue)
         if not names:
@@ -70,7 +70,7 @@ class Queues(Ready):
 
     def delete_queues(self, names: Sequence[str], *, only_empty: bool) -> bool:
         """Each is gone at once; what it held is then dropped in steps."""
-        self._known.clear()
+        self._known.forget()
         if only_empty:
             for name in names:
                 if self.get_queue(name) and not self._is_empty(name):
@@ -80,7 +80,7 @@ class Queues(Ready):
             flags = "".join(sorted(flag_of(name) for name in names if home_of(name) == home))
             if self._drop(home, "begin-empty" if only_empty else "begin", 0, flags) == -1:
                 return False
-        self._known.clear()
+        self._known.forget()
         for name in names:
             self._drop_all(name)
         for home in homes:

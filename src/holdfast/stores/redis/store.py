@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import HoldfastError, SchemaTooNew, StoreCorrupt
+from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.model import clock
+from holdfast.stores.kit.specs import check_version
 from holdfast.stores.redis import server
 from holdfast.stores.redis.board import Board
 from holdfast.stores.redis.browse import Browsing
@@ -49,11 +50,7 @@ class RedisStore(Queues, Enqueueing, Waiting, Settling, Browsing, Log, Board):
             stored = self._db.run("HGET", self._keys.meta, "version")
         if not stored or not stored.isdigit():
             raise StoreCorrupt(f"{self._where.shown}: {self._keys.meta} is not Holdfast's")
-        if int(stored) > VERSION:
-            raise SchemaTooNew(
-                f"{self._where.shown} has layout {int(stored)}, this Holdfast knows {VERSION}: "
-                "pip install --upgrade holdfast"
-            )
+        check_version(self._where.shown, int(stored), VERSION, what="layout")
         server.check_rights(self._db, self._keys.meta)
 
     def close(self) -> None:

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from holdfast.errors import QueueNotFound
 from holdfast.model import clock
+from holdfast.stores.kit.specs import no_queue
+from holdfast.stores.kit.waiting import wait_for_messages
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import flag_of, tag_of
 from holdfast.stores.redis.leasing import Leasing
@@ -88,8 +89,8 @@ class Waiting(Leasing):
         ready = 0
         for name, found in zip(queues, self._ready(queues, now), strict=True):
             if found is None:
-                self._known.pop(name, None)
-                raise QueueNotFound(f"no queue {name!r}")
+                self._known.forget(name)
+                raise no_queue(name)
             ready = max(ready, found[0])
             dues += [] if found[1] is None else [found[1]]
         if ready > 0:
@@ -101,20 +102,19 @@ class Waiting(Leasing):
     def _wait_for(self, queue: str, parts: Sequence[int], now: int, timeout: float) -> bool:
         """Looks whenever a lane of these partitions grows, or anything comes back to the queue."""
         flag, asked = flag_of(queue), " ".join(map(str, parts))
-        begun = clock.monotonic()
-        while (passed := clock.monotonic() - begun) < timeout:
-            at, left = now + round(passed * 1000), timeout - passed
+
+        def look(now: int, left: float) -> tuple[bool, bool]:
             ready, due, seen = self._asked(
-                queue, WAITING, lambda home: home.lease_of(flag, parts), at, asked
+                queue, WAITING, lambda home: home.lease_of(flag, parts), now, asked
             )
-            if ready:
-                return True
-            until_due = max(0, int(float(due)) - at) / 1000 if due else LOOK_S
-            seconds, home = min(left, LOOK_S, until_due), self._home(queue)
-            lanes = home.lanes_of(parts) if flag == "0" else []
-            streams = [home.news[int(flag)], *lanes]
-            self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
-        return False
+            if not ready:
+                until_due = max(0, int(float(due)) - now) / 1000 if due else LOOK_S
+                seconds, home = min(left, LOOK_S, until_due), self._home(queue)
+                streams = [home.news[int(flag)], *(home.lanes_of(parts) if flag == "0" else ())]
+                self._wake.read(streams, seen.decode(), seconds, due=seconds == until_due)
+            return bool(ready), False
+
+        return wait_for_messages(look, now, timeout, again=True)
 
 
 class Wake:

@@ -5,7 +5,7 @@
 -- KEYS: all of the home.
 -- ARGV: queue, partitions, now, 1 for what is delayed and leased of each partition, else 0
 -- Answers: for each partition ready, delayed, leased and when the oldest at the head of one of its lanes was
--- enqueued; then paused, delayed, leased, dead, done, and how much more is ready that has no partition yet.
+-- enqueued; then paused, delayed, leased, dead, done, and how many of the delayed are due.
 -- Invariant: changes nothing but that due messages take their place in line; 'more' asks for another call,
 -- as only what stands in line is counted by partition.
 --#include common
@@ -104,5 +104,5 @@ if flag == '0' then
   dead = call('ZCARD', key('z1')) + call('ZCARD', key('d1')) + (told[2] or 0)
   for _, part in ipairs(parts) do dead = dead + call('ZCARD', key('r1.' .. part)) end
 end
-return { 'ok', rows, known[4] == '1' and 1 or 0, call('ZCARD', key('z' .. flag)) - due,
+return { 'ok', rows, known[4] == '1' and 1 or 0, call('ZCARD', key('z' .. flag)),
   call('ZCARD', key('d' .. flag)) + (told[1] or 0), dead, told[3] or '0', due }
