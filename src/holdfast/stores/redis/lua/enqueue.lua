@@ -56,7 +56,8 @@ while from <= #ARGV do
       if entries and tonumber(string.match(entries, '(%d+)%-%d+$')) >= at then held[i] = true end
     end
   end
-  local refused, parts = {}, name ~= '' and tonumber(call('HGET', c, 'parts'))
+  local refused, parts = nil, nil
+  if name ~= '' then refused, parts = {}, tonumber(call('HGET', c, 'parts')) end
   for i = 1, n do
     -- A move may name a partition that does not exist, where nobody would ever look.
     if parts and string.match(heads[i], '^W %d (%d+)') + 0 >= parts then held[i] = true end
@@ -76,7 +77,7 @@ while from <= #ARGV do
         look('HLEN', 'x'); look('HLEN', 'e'); look('ZCARD', 'z' .. flag); look('XLEN', 'v' .. flag)
         look('ZCARD', 'r' .. flag .. '.' .. part)
       end
-    elseif name ~= '' then
+    elseif refused then
       refused[#refused + 1] = ids[i]
     end
   end
@@ -87,14 +88,14 @@ if kept then return { 'kept', kept } end
 
 local answers, first = {}, 0
 for _, home in ipairs(homes) do
-  local flags, n, ids, heads, fresh, set, lanes, opened, refused = unpack(home, 2)
+  local flags, n, ids, heads, fresh, set, lanes, opened, refused = unpack(home, 2, 10)
   base = home[1]
   local c = key('c')
   local seq = call('HINCRBY', c, 'seq', n) - n
   if #opened > 0 then call('HSET', c, 'lanes', lanes) end
   for _, stream in ipairs(opened) do call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
   if receipt ~= '' then
-    call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ' .. table.concat(refused, ' '))
+    call('HSET', key('rv'), receipt, '1 ' .. num(now) .. ' ' .. table.concat(refused or {}, ' '))
     call('ZADD', key('rn'), 0, receipt)
   end
   if #set > 0 then call('HSET', key('m'), unpack(set)) end
