@@ -45,7 +45,7 @@ class Connections:
     """Thread-safe. A process that was forked off opens connections of its own.
 
     Nothing is tried twice behind the caller's back: a lease that was run again would leave the
-    messages of the first one with nobody until their deadline.
+    messages of the first one leased to nobody until their deadline.
     """
 
     def __init__(self, where: Where) -> None:
@@ -123,15 +123,10 @@ class Connections:
         with self.translated():
             answers = self._ask_all(commands)
         for n, answer in enumerate(answers):
-            if isinstance(answer, _ELSEWHERE):  # nothing has run
-                try:
-                    answers[n] = self.script(script, *calls[n])
-                except HoldfastError as error:
-                    answers[n] = error
-            elif isinstance(answer, FAILURES):
+            if isinstance(answer, FAILURES):
                 answers[n] = ours(answer, self.where, closed=self._closed)
-                if isinstance(answers[n], Misplaced):  # nothing has been written
-                    try:
+                if isinstance(answer, _ELSEWHERE) or isinstance(answers[n], Misplaced):
+                    try:  # nothing has been written
                         answers[n] = self.script(script, *calls[n])
                     except HoldfastError as error:
                         answers[n] = error
@@ -218,7 +213,7 @@ class Connections:
             yield
         except FAILURES as error:
             if isinstance(error, errors.ReadOnlyError) or "READONLY" in str(error):
-                self._forget()  # a replica now: whoever is the master is found anew
+                self._forget()  # a replica now: the next call looks for the master
             raise ours(error, self.where, closed=self._closed) from error
 
     def _forget(self) -> None:
@@ -235,27 +230,15 @@ class Lines:
         self._kept = PerProcess(deque[Any])
 
     def ask(self, command: Sequence[Arg], moving: bool = False) -> Any:
-        """Send and read, without the driver's translation of answers."""
-        line = self._line()
-        try:
-            if moving:
-                line.send_command("ASKING")
-                line.read_response()
-            if pack_command is None:
-                line.send_command(*command)
-            else:
-                line.send_packed_command([pack_command(command)])
-            return line.read_response()
-        except errors.ResponseError:
-            raise
-        except BaseException:
-            line.disconnect()  # an answer may still be on its way
-            raise
-        finally:
-            self._kept.get().append(line)
+        """The answer; one that the server refuses is raised."""
+        answer = self.ask_all([("ASKING",), command] if moving else [command])[-1]
+        if isinstance(answer, errors.ResponseError):
+            raise answer
+        return answer
 
     def ask_all(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-        """All are sent before the first answer is read. What the server refuses is an answer."""
+        """All are sent before the first answer is read, and answers are not translated as the
+        driver does. What the server refuses is an answer."""
         line, answers = self._line(), list[Any]()
         try:
             if pack_command is None:
@@ -291,7 +274,7 @@ class Lines:
         return line
 
     def hang_up(self) -> None:
-        """Those that nobody uses right now; who asks next connects anew."""
+        """Close those that are not in use; the next call opens new ones."""
         for line in list(self._kept.get()):
             with suppress(errors.RedisError, OSError):
                 line.disconnect()

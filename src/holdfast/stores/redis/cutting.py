@@ -11,7 +11,7 @@ from holdfast.stores.redis.log import Cursor, numbered
 from holdfast.stores.redis.rows import seq_in_log
 
 LANE = 2**48
-"""As in lua/common.lua."""
+"""As in lua/include/common.lua."""
 EXACT = 5_000
 """Up to here a line is cut by counting, beyond by where a place lies between first and last."""
 

@@ -62,7 +62,7 @@ _SCRIPT = re.compile(
 )
 
 
-# What comes of keys and fields that somebody else wrote.
+# Keys and fields that another program wrote lead to these.
 _STRANGE = (
     "WRONGTYPE", "wrong kind of value", "NOGROUP", "BUSYGROUP", "nil value", "not an integer",
     "no such key", "not written by Holdfast",

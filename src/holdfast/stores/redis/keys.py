@@ -5,7 +5,7 @@ homes whose names are the same up to an "@".
 |---|---|---|
 | c | hash | settings of both queues, counters |
 | m | hash | id -> body and all that never changes |
-| x | hash | id -> where it is, once it has left its lane (see lua/common.lua) |
+| x | hash | id -> where it is, once it has left its lane (see lua/include/rows.lua) |
 | e | hash | id -> history, of those that have one |
 | s<part>.<lane> | stream | a lane: what waits as it was enqueued, and what is leased of it |
 | r<q>.<part> | zset | what waits after it came back, or was delayed: by lane and place |

@@ -78,7 +78,7 @@ class Leasing(Ready):
     def _taken(self, home: Home, answer: list[Any], ask: LeaseAsk, now: int) -> list[Lease]:
         _, tokens, blobs, extras = answer
         again = {int(extras[n]): (extras[n + 1], extras[n + 2]) for n in range(0, len(extras), 3)}
-        # An entry of a lane that somebody else wrote names no message: it has no body.
+        # An entry that another program wrote into a lane names no message: it has no body.
         names = [token.decode(errors="replace") for token in tokens]
         found = bodies(self._db, home, [name[SEQ:REST] for name in names], blobs)
         leases: list[Lease] = []

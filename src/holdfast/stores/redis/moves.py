@@ -1,4 +1,4 @@
-"""Messages and transitions as the scripts take them, in pieces that none of them chokes on."""
+"""Messages and transitions as the scripts take them, in chunks small enough not to block Redis."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from holdfast.stores.redis.rows import ID, own_timeout, read_message, write_body
 from holdfast.stores.rows import write_history
 
 CHUNK = 250
-"""Messages that one script moves: while it runs, nobody else is served."""
+"""Messages that one script moves: while it runs, Redis serves nobody else."""
 MOVES = 100
 """The same for transitions of every kind, which cost more."""
 CHUNK_BYTES = 4 * 2**20
 SEQ, REST = 15, 51
-"""A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
+"""Where the id in a token begins and ends (see lua/include/rows.lua)."""
 
 Row = tuple[str, str, bytes]
 """A message as enqueue.lua takes it: its id, where it goes, its body."""
@@ -83,7 +83,7 @@ def edits(move: Transition) -> bool:
 
 
 def edit(move: Transition, blob: bytes | None) -> Edit:
-    """Somebody may change it between the look at it and the move: so the script compares."""
+    """Another process may change the body before the move: so the script compares its SHA-1."""
     if blob is None or not edits(move):
         return UNCHANGED
     message = read_message(blob, move.id, move.queue)

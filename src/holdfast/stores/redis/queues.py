@@ -50,7 +50,7 @@ class Queues(Ready):
             args += (at[home.name], flag_of(spec.name), spec.revision, write_spec(spec))
             args += (int(spec.paused), spec.partitions)
         answer = self._db.script(QUEUES, keys, args)
-        if answer == -1:  # whoever began to delete queues of these names did not end it
+        if answer == -1:  # a process that began to delete queues of these names did not end it
             for spec in specs:
                 self._drop_all(spec.name)
             answer = self._db.script(QUEUES, keys, args)

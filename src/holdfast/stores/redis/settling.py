@@ -114,7 +114,7 @@ class Settling(Homes):
         return answers
 
     def _edits(self, moves: Sequence[Transition]) -> list[Edit]:
-        """Only Python can read a body: it is read and written anew, and the script compares."""
+        """Only Python can read a body: it is read and written here, and the script compares."""
         blobs = self._db.run("HMGET", self._home(moves[0].queue).key("m"), *(m.id for m in moves))
         self._size(blobs)
         return [edit(move, blob) for move, blob in zip(moves, blobs, strict=True)]

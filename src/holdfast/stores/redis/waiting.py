@@ -118,7 +118,8 @@ class Waiting(Leasing):
 
 
 class Wake:
-    """A list for each queue holds one element when somebody should look: see lua/common.lua."""
+    """Each queue has a list that holds one element when a waiter should look; see `wake` in
+    lua/include/common.lua."""
 
     def __init__(self, db: Connections) -> None:
         self._db = db
@@ -127,8 +128,8 @@ class Wake:
         """The list that ended the last wait, if one did: a hint, as several threads may wait."""
 
     def wait(self, keys: list[str], seconds: float, *, due: bool, one_slot: bool) -> bool:
-        """Whether somebody woke it. `due`: something is, after so many seconds, and nobody will
-        say so."""
+        """Whether it was woken. `due`: a message is due after so many seconds, which wakes no
+        waiter."""
         if not one_slot and self._db.where.kind == "cluster":
             return self._in_turn(keys, seconds)
         if due:
@@ -157,7 +158,7 @@ class Wake:
         until = clock.monotonic() + seconds
         while (left := until - clock.monotonic()) > 0:
             if len(keys) > TURNS_MAX:
-                if any(self._db.run_each([("LPOP", key) for key in keys])):
+                if self._take(keys):
                     return True
                 self._never.wait(min(left, BLIND_LOOK_S))
                 continue

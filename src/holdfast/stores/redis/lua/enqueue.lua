@@ -86,7 +86,7 @@ while from <= #ARGV do
 end
 if kept then return { 'kept', kept } end
 
-local answers, first = {}, 0
+local answers, first, put = {}, 0, nil
 for _, home in ipairs(homes) do
   local flags, n, ids, heads, fresh, set, lanes, opened, refused = unpack(home, 2, 10)
   base = home[1]
@@ -99,7 +99,7 @@ for _, home in ipairs(homes) do
     call('ZADD', key('rn'), 0, receipt)
   end
   if #set > 0 then call('HSET', key('m'), unpack(set)) end
-  local late, back = nil, nil
+  local back = nil
   for i = 1, n do
     local head = heads[i]
     if fresh[ids[i]] ~= i then
@@ -114,30 +114,26 @@ for _, home in ipairs(homes) do
           call('XADD', key('s' .. lane), num(seq + i) .. '-0', 'i', ids[i], 't', timeout)
         end
       else
-        local flag, part, to, available, attempts, before, own, history =
-          string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-        local number = num(seq + i)
-        call('HSET', key('x'), ids[i], table.concat({ -- as in rows.lua
-          'W', flag, part, to, number, number, attempts, available, before, own, '-', '-', '-',
-        }, ' '))
-        if history ~= '' then call('HSET', key('e'), ids[i], history) end
-        back, late = back or {}, late or {}
-        back[flag] = true
-        if tonumber(available) > now then
-          call('ZADD', key('z' .. flag), available, number .. ids[i])
-          local count = 'late' .. flag .. '.' .. part
-          late[count] = (late[count] or 0) + 1
-        else
-          call('ZADD', key('r' .. flag .. '.' .. part), score(to, number), ids[i])
+        if not put then
+          --#include rows
+          --#include stand
+          put = stand
         end
+        local row, history = { state = 'W', entry = '-', token = '-', verb = '-' }, nil
+        row.flag, row.part, row.lane, row.available, row.attempts, row.first, row.timeout, history =
+          string.match(head, '^W (%d) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+        row.seq = num(seq + i)
+        row.place = row.seq
+        put(row, ids[i], now)
+        if history ~= '' then call('HSET', key('e'), ids[i], history) end
+        back = back or {}
+        back[row.flag] = true
       end
     end
   end
-  if back then
-    for count, more in pairs(late) do call('HINCRBY', c, count, more) end
-    for flag in pairs(back) do
-      call('XADD', key('v' .. flag), 'MAXLEN', '1', num(seq + n) .. '-0', 'n', '1')
-    end
+  for flag in pairs(back or {}) do
+    --#include news
+    news(flag)
   end
   if n > 0 then
     for flag in string.gmatch(flags, '%d') do wake(flag) end

@@ -4,6 +4,7 @@
 -- ARGV: of each queue: which of KEYS its c is, queue, revision, settings, paused (1 or 0), partitions
 -- Answers 1; 0 if a revision differs; -1 if a queue of this name is still being deleted.
 --#include common
+--#include news
 
 local WIDTH = 6
 for i = 1, #ARGV, WIDTH do
@@ -24,8 +25,6 @@ for i = 1, #ARGV, WIDTH do
   call('HSETNX', c, 'seq', '100000000000000')
   redis.pcall('XGROUP', 'CREATE', key('a' .. flag), GROUP, '0', 'MKSTREAM')
   wake(flag)
-  if revision ~= '0' then -- it may just have been resumed
-    call('XADD', key('v' .. flag), 'MAXLEN', '1', num(call('HINCRBY', c, 'seq', 1)) .. '-0', 'n', '1')
-  end
+  if revision ~= '0' then news(flag) end -- it may just have been resumed
 end
 return 1
