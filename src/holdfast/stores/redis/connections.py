@@ -132,6 +132,16 @@ class Connections:
                         answers[n] = error
         return answers
 
+    def each(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]
+    ) -> list[Any]:
+        """The same; the first error is raised when all have run."""
+        answers = self.scripts(script, calls)
+        for answer in answers:
+            if isinstance(answer, HoldfastError):
+                raise answer
+        return answers
+
     def run_each(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         """Commands whose first argument is their key, in one round trip to each node; the first
         error is raised when all have run."""

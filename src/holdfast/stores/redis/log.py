@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import StoreError
 from holdfast.model.message import Finished
 from holdfast.stores.contract import Cut, Entry, View
 from holdfast.stores.redis.connections import Arg, Connections
@@ -41,10 +41,7 @@ class Log(Homes):
 
     def trim(self, cuts: Sequence[Cut]) -> list[int]:
         """The first step drops at most one row of each: it costs those little that have none."""
-        answers = self._db.scripts(TRIM, [self._trim_call(cut, min(1, cut.limit)) for cut in cuts])
-        refused = next((told for told in answers if isinstance(told, HoldfastError)), None)
-        if refused is not None:
-            raise refused
+        answers = self._db.each(TRIM, [self._trim_call(cut, min(1, cut.limit)) for cut in cuts])
         return [
             n if n == 0 else n + self._trim_rest(cut, cut.limit - n)
             for cut, n in zip(cuts, answers, strict=True)

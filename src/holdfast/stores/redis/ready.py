@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import HoldfastError
 from holdfast.model.message import home_of
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.homes import Homes
@@ -34,9 +33,7 @@ class Ready(Homes):
             chunks = self._look_chunks(queues, left)
             calls = [self._look_call([queues[n] for n in chunk], now) for chunk in chunks]
             left = list[int]()
-            for chunk, told in zip(chunks, self._db.scripts(READY, calls), strict=True):
-                if isinstance(told, HoldfastError):
-                    raise told
+            for chunk, told in zip(chunks, self._db.each(READY, calls), strict=True):
                 for n, (status, *rest) in zip(chunk, told, strict=True):
                     if status == b"changed":
                         self._relearn(home_of(queues[n]), int(rest[0]), rest[1].decode())
@@ -53,9 +50,7 @@ class Ready(Homes):
             for chunk in chunks
         ]
         late: list[int] = []
-        for chunk, told in zip(chunks, self._db.scripts(LATE, calls), strict=True):
-            if isinstance(told, HoldfastError):
-                raise told
+        for chunk, told in zip(chunks, self._db.each(LATE, calls), strict=True):
             late += (chunk[at - 1] for at in told)
         return [names[n] for n in sorted(late)]
 

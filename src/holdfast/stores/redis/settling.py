@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, repeat
 from typing import Any, cast
 
-from holdfast.errors import HoldfastError
 from holdfast.model.message import Status, home_of
 from holdfast.model.moves import Settled, Transition, Verb
 from holdfast.stores.redis.connections import Arg
@@ -60,9 +59,7 @@ class Settling(Homes):
             else:
                 answers |= zip(mine, self.settle(some, now), strict=True)
         calls = [self._finish_call([moves[n] for n in mine], now) for mine in acks]
-        for mine, told in zip(acks, self._db.scripts(FINISH, calls), strict=True):
-            if isinstance(told, HoldfastError):
-                raise told
+        for mine, told in zip(acks, self._db.each(FINISH, calls), strict=True):
             answers |= zip(mine, (ANSWERS[answer] for answer in told[1]), strict=True)
         return [answers[n] for n in range(len(moves))]
 

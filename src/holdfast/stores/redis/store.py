@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import HoldfastError, StoreCorrupt
+from holdfast.errors import StoreCorrupt
 from holdfast.model import clock
 from holdfast.stores.kit.specs import check_version
 from holdfast.stores.redis import server
@@ -83,6 +83,4 @@ class RedisStore(Queues, Enqueueing, Waiting, Settling, Browsing, Log, Board):
         calls: list[tuple[list[str], list[Arg]]] = [
             ([home.key("c"), *home.streams], [CONSUMER_IDLE_MS]) for home in homes
         ]
-        for told in self._db.scripts(CONSUMERS, calls):
-            if isinstance(told, HoldfastError):
-                raise told
+        self._db.each(CONSUMERS, calls)
