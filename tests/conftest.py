@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+gc.disable()  # until all tests are collected: a third of that time would go into looking for garbage
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 
@@ -28,6 +31,12 @@ pytest_plugins = [
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)  # or children would inherit it
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor do the tests themselves become garbage
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # Hypothesis must have begun

@@ -16,8 +16,8 @@ from tests.model.side_by_side import Lend, check
 from tests.plugins.stores import LentUrl
 
 HISTORIES = {
-    "memory": (30, 100, 300),
-    "sqlite": (30, 150, 500),
+    "memory": (10, 100, 300),
+    "sqlite": (15, 150, 500),
     "postgres": (3, 20, 60),
     "redis": (10, 50, 120),
     "redis-cluster": (3, 12, 30),
