@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-gc.disable()  # until all tests are collected: a third of that time would go into looking for garbage
+gc.disable()  # until all tests are collected: garbage collection takes a third of that time
 
 pytest.register_assert_rewrite("holdfast.testing.conformance")
 

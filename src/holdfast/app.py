@@ -133,7 +133,7 @@ class Holdfast:
         if ordered not in (None, True, False):
             raise InvalidArgument("ordered", f"must be True or False, not {shown(ordered)}")
         while True:
-            stored = self._at.store.get_queue(name)
+            stored = self._at.spec(name)
             if stored is None and not create:
                 raise QueueNotFound(f"no queue {name!r}; {did_you_mean(name, self._names())}")
             if stored is None:
@@ -148,7 +148,7 @@ class Holdfast:
             raise InvalidArgument("ordered", f"{name}: dead letters have no order to keep")
         now = self._at.clock.now()
         specs = [QueueSpec(name, partitions, policy, created_at=now, ordered=ordered)]
-        if not is_dlq(name) and self._at.store.get_queue(dlq_of(name)) is None:
+        if not is_dlq(name) and self._at.spec(dlq_of(name)) is None:
             specs.append(QueueSpec(dlq_of(name), partitions, created_at=now))
         return specs
 
@@ -181,7 +181,7 @@ class Holdfast:
             )
         starts = (*stored.starts, stored.partitions)
         grown = [replace(changed, partitions=total, starts=starts)]
-        dead = self._at.store.get_queue(dlq_of(stored.name))
+        dead = self._at.spec(dlq_of(stored.name))
         if dead is not None:
             grown.append(replace(dead, partitions=total, starts=starts))
         return grown

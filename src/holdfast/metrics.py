@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.errors import FailedPrecondition, InvalidArgument, MissingExtra, QueueNotFound
-from holdfast.model.message import Lease, Message, home_of, is_dlq
+from holdfast.model.message import Lease, Message, Status, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, Target, Transition, Verb
 from holdfast.queue.context import Context
 from holdfast.queue.queue import PartitionStats, Queue
@@ -184,6 +184,13 @@ class Metrics(Collector):
                 leased_at = open.pop(move.token, None)
                 if leased_at is not None and move.verb in (Verb.ACK, Verb.NACK, Verb.FAIL):
                     self._handles.note(self._queues(move.queue), [max(0, now - leased_at) / 1000])
+
+    def reserved(self, queue: str, count: int) -> None:
+        """Of a batch nothing but its size is known: it adds to no histogram."""
+        self._add([("leased", queue, count)])
+
+    def ended(self, queue: str, count: int, status: Status | None) -> None:
+        self._add([("acked", queue, count)])
 
     def handled(self, queue: str, seconds: float, ok: bool) -> None:
         if self._open is None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import BatchEnd, ReserveAsk, Store
 
 
 class Died(BaseException):
     """The process was killed: nothing of it may catch this."""
 
 
+KINDS = {ReserveAsk: "reserve", BatchEnd: "end batch"}
+
+
 class Flaky:
-    """Passes every call on, but for one: the n-th, of all or of a name."""
+    """Passes every call on, but for one: the n-th, of all or of a name.
+
+    Leases for a batch have the name "reserve", settlements of a batch "end batch"."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,11 +43,12 @@ class Flaky:
             call()
 
     def __getattr__(self, name: str) -> Any:
-        real = getattr(self._store, name)
+        real, method = getattr(self._store, name), name
         if not callable(real):
             return real
 
         def call(*args: Any, **options: Any) -> Any:
+            name = KINDS.get(type(args[0]), method) if args else method
             if name in self._first:
                 self._first[name]()
             if self._left and self._name in (None, name):

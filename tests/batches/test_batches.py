@@ -285,7 +285,7 @@ def test_after_verdicts_they_still_count(hf: Holdfast, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", ["settle", "finish", "put_record", "drop_records"])
+@pytest.mark.parametrize("call", ["settle", "end batch", "put_record", "drop_records"])
 def test_a_settling_that_is_cut_short_is_taken_up(
     hf: Holdfast, queue: Queue, call: str, when: str
 ) -> None:
@@ -568,7 +568,7 @@ def test_a_process_that_is_fenced_while_it_takes_holds_nothing_for_long(
         if not taken:
             taken.append(reserve(process(hf), one, 4))
 
-    flaky.before("hold", meanwhile)
+    flaky.before("reserve", meanwhile)
     with pytest.raises(QueryFenced):
         slow.reserve(one, 6)
     second = taken[0]
@@ -774,7 +774,7 @@ def test_a_late_call_after_a_give_back_is_swept(
     sent = queue.enqueue_many(range(9))
     flaky = Flaky(hf.store)
     dying = Batches(replace(hf.context, store=flaky), "orders", part_rows=3)
-    flaky.fail("hold", 2, "late")
+    flaky.fail("reserve", 2, "late")
     with pytest.raises(Died):
         dying.reserve(START, 9)
     assert queue.stats().leased == 3
@@ -795,7 +795,7 @@ def test_a_stray_is_not_forgotten_before_its_time(
     queue.enqueue_many(range(3))
     flaky = Flaky(hf.store)
     dying = Batches(replace(hf.context, store=flaky), "orders")
-    flaky.fail("hold", 1, "late")
+    flaky.fail("reserve", 1, "late")
     with pytest.raises(Died):
         dying.reserve(START, 3)
     move(hf, clock, RESERVED_MS)
@@ -815,7 +815,7 @@ def test_a_late_call_after_the_query_went_on_is_swept(
     first.seal(one)
     flaky = Flaky(hf.store)
     dying = Batches(replace(hf.context, store=flaky), "orders")
-    flaky.fail("hold", 1, "late")
+    flaky.fail("reserve", 1, "late")
     with pytest.raises(Died):
         dying.reserve(one, 3)
     batches = process(hf)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Backoff, Holdfast, Outgoing, Queue
+from holdfast.stores.contract import ReserveAsk
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import another, clock, hf, store
 from holdfast.work.handlers import Problem, Verdict
@@ -132,15 +133,16 @@ def test_a_key_is_held_back_when_its_failed_message_comes_due_meanwhile(
     verdicts = [Judged(leases[0], FAILED), *(Judged(leases[n], None) for n in (1, 2))]
     judge(hf.context, start.hold, "once", 0, verdicts)
     publish(hf.context, start.query, start.hold, "once")
-    hold = hf.store.hold
+    lease = hf.store.lease
 
-    def slow(*args: Any) -> int:
-        held = hold(*args)
+    def slow(ask: Any, now: int) -> Any:
+        assert isinstance(ask, ReserveAsk)
+        held = lease(ask, now)
         clock.advance(10)
         return held
 
     with monkeypatch.context() as patch:
-        patch.setattr(hf.store, "hold", slow)
+        patch.setattr(hf.store, "lease", slow)
         end, parts = batch_of(hf, batches, start)
     assert (end, parts) == (None, [])
     _, parts = batch_of(hf, batches, start)

@@ -7,6 +7,7 @@ import re
 import signal
 
 from holdfast import Holdfast
+from holdfast.stores.contract import overdue_in
 from holdfast.testing import wait_until
 
 
@@ -102,6 +103,6 @@ def test_sweep(cli, hf: Holdfast) -> None:
     queue.enqueue("again")
     queue.enqueue("dead", max_attempts=1)
     queue.lease(2)
-    wait_until(lambda: len(hf.store.overdue("orders", hf.context.clock.now(), 9)) == 2)
+    wait_until(lambda: len(overdue_in(hf.store, "orders", hf.context.clock.now(), 9)) == 2)
     swept = cli.docs("sweep")[0]
     assert swept == {"requeued": 1, "dead": 1, "completed": 0, "trimmed": 0}

@@ -13,7 +13,8 @@ from holdfast.model import message, policy, settings
 from holdfast.model.policy import DEFAULTS
 from holdfast.queue import checks, queue
 from holdfast.rules import outcome
-from holdfast.stores.sqlite import store as sqlite
+from holdfast.stores.sql.store import EVENTS_KEPT
+from holdfast.stores.sqlite import leasing
 from holdfast.work import sweeper, worker
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +84,8 @@ def test_architecture_draws_the_layers_that_the_linter_holds() -> None:
         f"{worker.PREFETCH_S * 1000:.0f} ms lately, or in the time of two leases if that is longer "
         f"(up to {worker.PREFETCH_S_MAX} s)",
         f"| {worker.GROUP} |",
-        f"{sqlite.PROMOTE_MAX:,}; more with the next",
-        f"newest {sqlite.EVENTS_KEPT:,}",
+        f"{leasing.PROMOTE_MAX:,}; more with the next",
+        f"newest {EVENTS_KEPT:,}",
         f"from {worker.RECONNECT_S[0]} s up to every {worker.RECONNECT_S[1]:.0f} s",
         f"drops up to {sweeper.TRIM_STEP * sweeper.TRIM_STEPS_MAX:,} rows per queue",
         f"in steps of {sweeper.TRIM_STEP:,}",

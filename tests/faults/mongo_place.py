@@ -16,6 +16,7 @@ from storm import HERE, Place
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.stores.contract import overdue_in
 from holdfast.testing import wait_until
 
 READY, DELAYED, LEASED = 0, 1, 2
@@ -87,7 +88,9 @@ class MongoPlace(Place):
         those who died in the middle were tidied up after."""
         self.wait_until_victims_are_gone()
         late = hf.context.clock.now() + STALE_MS
-        hf.store.overdue(of, late, 1000)  # of a standalone: takes out what is in the log already
+        overdue_in(
+            hf.store, of, late, 1000
+        )  # of a standalone: takes out what is in the log already
         hf.store.tidy(late, log_before=None)
         found = self.look()
         ours = [found[name] for name in (of, f"{of}.dlq")]

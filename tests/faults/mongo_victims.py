@@ -28,7 +28,7 @@ from holdfast.model.payload import JSON
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import redriven
 from holdfast.rules.outcome import Outcome
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk
 from holdfast.stores.mongo import MongoStore
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock
@@ -155,13 +155,13 @@ def deleting(queue: Queue) -> Prepared:
 def finishing(hf: Holdfast, queue: Queue) -> Prepared:
     leased(queue, batch="b")
     now = hf.context.clock.now()
-    return lambda: hf.store.finish(queue.name, "b", N, now, "COMPLETED")
+    return lambda: hf.store.settle(BatchEnd(queue.name, "b", N, "COMPLETED"), now)
 
 
 def holding(hf: Holdfast, queue: Queue) -> Prepared:
     queue.enqueue_many(batch(queue))
-    ask = LeaseAsk(queue.name, N, "x", uuid.uuid4().hex, 60_000, batch="b")
-    return lambda: hf.store.hold(ask, hf.context.clock.now())
+    ask = ReserveAsk(queue.name, N, "x", uuid.uuid4().hex, "b")
+    return lambda: hf.store.lease(ask, hf.context.clock.now())
 
 
 def fenced(hf: Holdfast, queue: Queue, name: str | None) -> Prepared:
@@ -170,8 +170,12 @@ def fenced(hf: Holdfast, queue: Queue, name: str | None) -> Prepared:
     now = hf.context.clock.now() + 1000
     claim = hf.store.claim(partition_claim(queue.name, 0), "x", 1, now)
     assert claim is not None
-    ask = LeaseAsk(queue.name, N, "x", uuid.uuid4().hex, 60_000, (0,), name, (claim.epoch,))
-    return lambda: (hf.store.hold if name else hf.store.lease)(ask, now)
+    token, epochs = uuid.uuid4().hex, (claim.epoch,)
+    if name:
+        reserve = ReserveAsk(queue.name, N, "x", token, name, (0,), epochs)
+        return lambda: hf.store.lease(reserve, now)
+    ask = LeaseAsk(queue.name, N, "x", token, 60_000, (0,), epochs=epochs)
+    return lambda: hf.store.lease(ask, now)
 
 
 def folding(hf: Holdfast, queue: Queue, clock: ManualClock) -> Prepared:

@@ -17,6 +17,7 @@ from holdfast import Done, Fail, Holdfast, Lease, Outgoing, Queue, Release, Retr
 from holdfast.cli import checks
 from holdfast.metrics import Metrics
 from holdfast.stores import damage, open_store
+from holdfast.stores.contract import ByPartition
 from holdfast.testing import ManualClock
 from tests.plugins.sampling import more
 
@@ -66,7 +67,7 @@ def edit(hf: Holdfast, store_name: str) -> Edit:
         change = (
             f"UPDATE holdfast.message SET {field} = %(text)s WHERE id = %(id)s::uuid RETURNING 1"
         )
-        return len(store._run(change, {"text": text, "id": id}))
+        return len(store._db.rows(change, {"text": text, "id": id}))
 
     def redis(id: str, field: str, text: str) -> int:
         home = store._keys.home("orders", 1)
@@ -267,7 +268,7 @@ def test_a_damaged_note_of_where_a_message_is_stops_nothing(
     assert sorted(lease.id for lease in leases) == sorted(ids)
     misplace(odd, note)
     assert queue.settle([(lease, Release()) for lease in leases]) == ["applied"] * 3
-    assert hf.store.depths("orders", clock.now())[0].ready == 3
+    assert hf.store.stats(ByPartition("orders"), clock.now())[0].ready == 3
     leases = queue.lease(3)
     assert queue.settle([(lease, Fail("bad")) for lease in leases]) == ["applied"] * 3
     misplace(odd, note)
@@ -389,7 +390,7 @@ def test_no_column_of_one_row_stops_the_others(
         damaged()
         assert clean <= {row.message.id for row in queue.log()}, column
         queue.stats()
-        hf.store.depths(queue.name, clock.now())
+        hf.store.stats(ByPartition(queue.name), clock.now())
         deque(checks._damage(hf, ""), maxlen=0)
 
 
@@ -484,7 +485,7 @@ def probe(hf: Holdfast, clock: ManualClock, spoil: Callable[[str], None], name: 
     settled(Done())
     assert clean <= {row.message.id for row in queue.log()}, name
     queue.stats()
-    hf.store.depths(name, clock.now())
+    hf.store.stats(ByPartition(name), clock.now())
     deque(checks._damage(hf, ""), maxlen=0)
 
 
@@ -502,7 +503,7 @@ def test_no_value_of_a_column_stops_the_others_on_postgres(
                     change = (
                         f"UPDATE holdfast.{table} SET {column} = {value} WHERE id = %(id)s::uuid"
                     )
-                    store._run(f"{change} RETURNING 1", {"id": id})
+                    store._db.rows(f"{change} RETURNING 1", {"id": id})
 
         probe(hf, clock, spoil, f"q{n}")
 

@@ -28,6 +28,8 @@ from mongo_place import SOON_OVER, MongoPlace
 from redis_place import RedisPlace
 from storm import KILLED, SWEEP, nothing_left
 
+from holdfast.stores.contract import overdue_in
+
 
 class SqlitePlace(storm.Place):
     def __init__(self, file: Path, ledger: Path) -> None:
@@ -210,7 +212,7 @@ def test_killed_at_a_named_point(
     if action == "sweep":
         for lease in queue.lease(20):
             queue.extend(lease, 0.001)
-        wait_until(lambda: len(hf.store.overdue("orders", hf.context.clock.now(), 50)) == 20)
+        wait_until(lambda: len(overdue_in(hf.store, "orders", hf.context.clock.now(), 50)) == 20)
     if action == "redrive":
         for lease in queue.lease(10):
             queue.fail(lease)

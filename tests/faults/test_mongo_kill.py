@@ -15,7 +15,7 @@ import holdfast
 from holdfast import Backoff, Holdfast, QueueNotFound, Release
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
-from holdfast.stores.contract import LeaseAsk, View
+from holdfast.stores.contract import BatchEnd, ByPartition, LeaseAsk, View
 from holdfast.testing import ManualClock
 from servers.mongo import MongoServer, running, with_database
 from tests.plugins.sampling import more
@@ -127,7 +127,7 @@ def check_after(
         check_next_owner(hf, clock, name)
     hf.sweep()
     if action in ("hold", "fenced hold"):
-        hf.store.finish(name, "b", N, clock.now(), "COMPLETED")
+        hf.store.settle(BatchEnd(name, "b", N, "COMPLETED"), clock.now())
     found = place.look()
     held = [id for each in (name, queue.dlq.name) for id in _all(found[each])]
     if action == "enqueue":
@@ -151,7 +151,7 @@ def check_next_owner(hf: Holdfast, clock: ManualClock, name: str) -> None:
     seen = [
         entry.message.id for entry in store.browse(View(name, State.LEASED), None, N, now).entries
     ]
-    assert store.depths(name, now)[0].leased >= len(seen)
+    assert store.stats(ByPartition(name), now)[0].leased >= len(seen)
     ask = LeaseAsk(name, N, "n", secrets.token_hex(8), 1000, (0,), None, (claim.epoch,))
     leases = store.lease(ask, now)
     assert [lease.id for lease in leases] in ([], ids(name))

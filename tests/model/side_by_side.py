@@ -39,7 +39,7 @@ from holdfast import (
 )
 from holdfast.model.message import Status, home_of
 from holdfast.stores import open_store
-from holdfast.stores.contract import LeaseAsk, Store, View
+from holdfast.stores.contract import BatchEnd, ReserveAsk, Store, View, batch_in, held_in
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
 
@@ -87,9 +87,9 @@ class SideBySide(RuleBasedStateMachine):
         self.lent = ExitStack()
         self.url = self.lent.enter_context(type(self).lend())
         self.clock = ManualClock()
-        self.model = holdfast.connect(MemoryStore(), clock=self.clock, rng=Random(seed))
-        self.rng = Random(seed)
-        self.real = self._connect()
+        self.memory = MemoryStore()
+        self.rngs = Random(seed), Random(seed)
+        self._connect()
         for hf in (self.model, self.real):
             hf.queue(
                 "a", partitions=partitions, retention_count=6, ack_timeout=10, duplicate_window=30
@@ -100,8 +100,12 @@ class SideBySide(RuleBasedStateMachine):
         self.held: dict[str, set[str]] = {"a": set(), "b": set()}
         self.calls = 0
 
-    def _connect(self) -> Holdfast:
-        return holdfast.connect(type(self).open_real(self.url), clock=self.clock, rng=self.rng)
+    def _connect(self) -> None:
+        stores = self.memory, type(self).open_real(self.url)
+        self.model, self.real = (
+            holdfast.connect(store, clock=self.clock, rng=rng)
+            for store, rng in zip(stores, self.rngs, strict=True)
+        )
 
     def _both(self, act: Callable[[Holdfast], Any]) -> tuple[Any, Any]:
         return act(self.model), act(self.real)
@@ -129,18 +133,22 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from([None, "s"]))
     def lease(self, name: str, limit: int, batch: str | None) -> None:
+        exhausted = self._exhausted()
         model, real = self._both(lambda hf: hf.queue(name).lease(limit, owner="me", batch=batch))
         assert [_shown(lease) for lease in model] == [_shown(lease) for lease in real]
+        ended = exhausted - self._exhausted()  # a lease settles what is overdue, if it looks
+        assert name == "b" or not ended
+        self.held["b"] -= ended
         self.leases += list(zip(model, real, strict=True))
         self.edges += [lease.deadline for lease in real]
 
     @rule(name=st.sampled_from(QUEUES), limit=st.integers(1, 5), batch=st.sampled_from(NAMES))
     def hold(self, name: str, limit: int, batch: str) -> None:
         self.calls += 1
-        ask = LeaseAsk(name, limit, "me", f"{self.calls:016x}", 10_000, batch=batch)
+        ask = ReserveAsk(name, limit, "me", f"{self.calls:016x}", batch)
         now = self.clock.now()
-        if self._same(lambda hf: hf.store.hold(ask, now)):
-            model, real = self._both(lambda hf: hf.store.leased(name, batch, None, 100))
+        if self._same(lambda hf: hf.store.lease(ask, now)):
+            model, real = self._both(lambda hf: batch_in(hf.store, name, batch, None, 100))
             known = {lease.token for _, lease in self.leases}
             pairs = zip(model, real, strict=True)
             self.leases += [pair for pair in pairs if pair[1].token not in known]
@@ -149,8 +157,8 @@ class SideBySide(RuleBasedStateMachine):
           status=st.sampled_from(["COMPLETED", "COMPLETED_WITH_ERRORS", None]))  # fmt: skip
     def finish(self, name: str, batch: str, limit: int, status: Status | None) -> None:
         now = self.clock.now()
-        held = [lease.id for lease in self.real.store.leased(name, batch, None, limit)]
-        n = self._same(lambda hf: hf.store.finish(name, batch, limit, now, status))
+        held = [lease.id for lease in batch_in(self.real.store, name, batch, None, limit)]
+        n = self._same(lambda hf: hf.store.settle(BatchEnd(name, batch, limit, status), now))
         assert n == len(held)
         self.held[home_of(name)] -= set(held)
 
@@ -159,7 +167,7 @@ class SideBySide(RuleBasedStateMachine):
         """A whole batch, as a query that is gone has it released."""
         self._same(
             lambda hf: hf.queue(name).settle(
-                [(lease, Release()) for lease in hf.store.leased(name, batch, None, 100)]
+                [(lease, Release()) for lease in batch_in(hf.store, name, batch, None, 100)]
             )
         )
 
@@ -183,7 +191,7 @@ class SideBySide(RuleBasedStateMachine):
                 limit = message.max_attempts or 2
                 if message.attempts >= limit:
                     self.held["b"].discard(message.id)
-        self.edges += [m.available_at for m in self.real.store.get(name, list(IDS))]
+        self.edges += [m.available_at for m in held_in(self.real.store, name, list(IDS))]
 
     @rule(data=st.data(), off=st.sampled_from([-1, 0, 0, 1]))
     def to_an_edge(self, data: st.DataObject, off: int) -> None:
@@ -193,12 +201,16 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        late = [entry.message for entry in self.real.queue("b").browse("leased") if entry.lease
-                and entry.lease.deadline <= self.clock.now()]  # fmt: skip
+        ended = self._exhausted()
         swept = self._same(lambda hf: hf.sweep())
-        ended = {m.id for m in late if m.attempts >= (m.max_attempts or 2)}
         assert swept.completed == len(ended)
         self.held["b"] -= ended
+
+    def _exhausted(self) -> set[str]:
+        """The overdue messages of "b" that are out of attempts: they go into the log, not back."""
+        late = [entry.message for entry in self.real.queue("b").browse("leased") if entry.lease
+                and entry.lease.deadline <= self.clock.now()]  # fmt: skip
+        return {m.id for m in late if m.attempts >= (m.max_attempts or 2)}
 
     @rule(name=st.sampled_from(HOMES), count=st.integers(0, 3))
     def redrive(self, name: str, count: int) -> None:
@@ -232,9 +244,10 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """Another process takes over: everything must be in the store."""
+        """Other processes take over: everything must be in the store. Both, as a connection
+        remembers when it last looked for overdue messages."""
         self.real.close()
-        self.real = self._connect()
+        self._connect()
 
     @invariant()
     def the_store_equals_the_model(self) -> None:
@@ -255,7 +268,7 @@ class SideBySide(RuleBasedStateMachine):
             view: [(e.message, e.lease and _shown(e.lease), e.finished) for e in entries]
             for view, entries in self.rows.items()
         }
-        batches = [hf.store.leased(name, batch, None, 100) for name in QUEUES for batch in NAMES]
+        batches = [batch_in(hf.store, name, batch, None, 100) for name in QUEUES for batch in NAMES]
         return shown, self.counts, [[_shown(lease) for lease in batch] for batch in batches]
 
     def nothing_is_lost_or_doubled(self) -> None:

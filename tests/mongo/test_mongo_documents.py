@@ -22,7 +22,7 @@ from holdfast import Backoff, Fail, Holdfast, Outgoing, Queue, Retry, Settled
 from holdfast.model.message import ErrorInfo
 from holdfast.model.moves import State
 from holdfast.rules import lifecycle
-from holdfast.stores.contract import Cut, LeaseAsk, View
+from holdfast.stores.contract import BatchEnd, Cut, ReserveAsk, View, batch_in
 from holdfast.stores.mongo import layout
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.stores.mongo.settling import SMALL_BYTES
@@ -281,12 +281,12 @@ def test_nonsense_in_a_batch_stops_neither_reading_nor_finishing_it(
     queue = hf.queue("orders")
     _, odd, _ = queue.enqueue_many([1, 2, 3])
     now = clock.now()
-    assert hf.store.hold(LeaseAsk("orders", 10, "me", "token", 30_000, batch="some"), now) == 3
+    assert hf.store.lease(ReserveAsk("orders", 10, "me", "token", "some"), now) == 3
     edit(db, "messages", odd.id, **{field: value})
     key = key_in(db, "messages", odd.id)
-    read = [lease.message.payload for lease in hf.store.leased("orders", "some", None, 10)]
+    read = [lease.message.payload for lease in batch_in(hf.store, "orders", "some", None, 10)]
     assert {1, 3} <= set(read) <= {1, 2, 3}
-    assert hf.store.finish("orders", "some", 10, now, "COMPLETED") in (2, 3)
+    assert hf.store.settle(BatchEnd("orders", "some", 10, "COMPLETED"), now) in (2, 3)
     done = pages(hf, queue, State.LOG)
     assert set(done) <= set(read) | {2}
     assert 2 in done or key in damaged(hf) or field == "q"
@@ -331,7 +331,7 @@ def test_nonsense_in_the_log_stops_no_reader_and_no_trimming(
     assert queue.settle(leases) == [Settled.ALREADY] * 3
     assert len(queue.replay(since=0)) == len(found)
     queue.purge()
-    hf.store.trim([Cut("orders", 100, keep=3)])
+    hf.store.drop([Cut("orders", 100, keep=3)])
     clock.advance(3601)
     tick(hf)
     assert set(pages(hf, queue, State.LOG)) <= {2}

@@ -29,7 +29,7 @@ from holdfast import (
     StoreFull,
     StoreUnavailable,
 )
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import BatchEnd, ReserveAsk
 from holdfast.stores.mongo import store
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock, wait_until
@@ -559,11 +559,11 @@ def test_what_cannot_be_cut_waits_until_a_slow_rival_lets_go(
         if call == "ack":
             (lease,) = queue.lease()
         if call == "finish":
-            hf.store.hold(LeaseAsk("orders", 1, "me", "t", 30_000, batch="b"), now)
+            hf.store.lease(ReserveAsk("orders", 1, "me", "t", "b"), now)
         calls: dict[str, Callable[[], Any]] = {
             "enqueue": lambda: queue.enqueue(2),
             "ack": lambda: queue.ack(lease),
-            "finish": lambda: hf.store.finish("orders", "b", 10, now, "COMPLETED"),
+            "finish": lambda: hf.store.settle(BatchEnd("orders", "b", 10, "COMPLETED"), now),
         }
         with db.client.start_session() as rival:
             rival.start_transaction()

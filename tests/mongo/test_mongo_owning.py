@@ -20,7 +20,15 @@ from holdfast import Done, Fail, Holdfast, Outgoing, Queue, Release, Retry
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import LeaseAsk, View
+from holdfast.stores.contract import (
+    BatchEnd,
+    ByPartition,
+    LeaseAsk,
+    Purge,
+    ReserveAsk,
+    View,
+    batch_in,
+)
 from holdfast.stores.mongo import layout, leasing
 from holdfast.stores.mongo.counts import MARK_STALE_MS
 from holdfast.testing import ManualClock
@@ -64,9 +72,14 @@ def db(store_url: str, hf: Holdfast) -> Iterator[Database[Any]]:
         yield client.get_default_database()
 
 
-def ask(owner: str, epoch: int, limit: int = 10, batch: str | None = None) -> LeaseAsk:
-    token = secrets.token_hex(8)
-    return LeaseAsk("orders", limit, owner, token, 10**9, (0,), batch, epochs=(epoch,))
+def ask(owner: str, epoch: int, limit: int = 10) -> LeaseAsk:
+    return LeaseAsk(
+        "orders", limit, owner, secrets.token_hex(8), 10**9, (0,), None, epochs=(epoch,)
+    )
+
+
+def reserve_ask(owner: str, epoch: int, limit: int = 10) -> ReserveAsk:
+    return ReserveAsk("orders", limit, owner, secrets.token_hex(8), "batch", (0,), (epoch,))
 
 
 def own(hf: Holdfast, owner: str, later: int = 0) -> int:
@@ -121,7 +134,7 @@ def same_counts(hf: Holdfast, db: Database[Any], *names: str) -> None:
     """What each partition is said to hold, beside what is there."""
     for name in names or ("orders", "orders.dlq"):
         q = db["holdfast.queues"].find_one({"_id": name})["qid"]
-        for depth in hf.store.depths(name, 0):
+        for depth in hf.store.stats(ByPartition(name), 0):
             for field, state in STATES.items():
                 asked = {"q": q, "st": state, "pt": depth.partition}
                 there = db["holdfast.messages"].count_documents(asked)
@@ -199,12 +212,12 @@ def test_what_a_dead_owner_took_and_nobody_got_is_the_head_of_the_line(
     queue.nack(nacked[0], "no", delay=0)
     first, now = own(slow, "o"), clock.now()
     Steps(slow).before(step, die)
-    take, batch = (slow.store.hold, "batch") if holds else (slow.store.lease, None)
+    wanted = (reserve_ask if holds else ask)("o", first, 4)
     with pytest.raises(Died):
-        take(ask("o", first, 4, batch), now)
+        slow.store.lease(wanted, now)
     assert held(hf) == [0, 1, 2, 3]
-    assert hf.store.leased("orders", "batch", None, 10) == []
-    assert hf.store.depths("orders", now)[0].leased >= 4, "who comes after must look"
+    assert batch_in(hf.store, "orders", "batch", None, 10) == []
+    assert hf.store.stats(ByPartition("orders"), now)[0].leased >= 4, "who comes after must look"
     second = own(hf, "n", TTL)
     assert lease(hf, "n", second, 5, TTL) == [0, 1, 2, 3, 4]
     docs = {doc["bd"]: doc for doc in db["holdfast.messages"].find()}
@@ -226,7 +239,7 @@ def test_what_is_given_back_is_as_it_was(
     before = {doc["_id"]: doc for doc in db["holdfast.messages"].find()}
     first, now = own(slow, "o"), clock.now()
     Steps(slow).before("look again", lambda: None if own(hf, "n", TTL) == 2 else die())
-    assert slow.store.hold(ask("o", first, batch="b"), now + 5) == 0
+    assert slow.store.lease(reserve_ask("o", first), now + 5) == 0
     for doc in db["holdfast.messages"].find():
         was = before[doc["_id"]]
         kept = ("q", "st", "pt", "rk", "pl", "sq", "at", "fl", "tk", "vb", "la", "ba", "fw")
@@ -367,8 +380,8 @@ def busy(hf: Holdfast, queue: Queue, clock: ManualClock, n: int = 60) -> None:
     ends: list[Any] = [Done(), Retry("x", delay=3), Retry("x", delay=0), Fail("x"), Release()]
     leases = queue.lease(n // 2)
     queue.settle([(lease, ends[i % 5]) for i, lease in enumerate(leases[:-3])])
-    hf.store.hold(LeaseAsk(queue.name, 7, "x", secrets.token_hex(8), 1000, batch="b"), clock.now())
-    hf.store.finish(queue.name, "b", 4, clock.now(), "COMPLETED")
+    hf.store.lease(ReserveAsk(queue.name, 7, "x", secrets.token_hex(8), "b"), clock.now())
+    hf.store.settle(BatchEnd(queue.name, "b", 4, "COMPLETED"), clock.now())
     hf.redrive(queue.dlq.name, 2)
     clock.advance(31)
     hf.sweep()
@@ -389,7 +402,7 @@ def test_every_partition_is_counted_whatever_moves(
     with_more = another()
     busy(with_more, with_more.queue("orders"), clock)
     same_counts(hf, db)
-    hf.store.purge("orders", 11)
+    hf.store.drop(Purge("orders", 11))
     same_counts(hf, db)
     clock.advance(601)
     hf.store.tidy(clock.now(), log_before=None)
@@ -418,9 +431,9 @@ def test_the_partitions_are_counted_right_when_many_race(
             got[who] += len(leases)
             mine.settle(leases[:20])
             if who == 0:
-                handles[0].store.purge("orders", 30)
-        hold = LeaseAsk("orders", 40, "x", secrets.token_hex(8), 1000, batch="b")
-        handles[who].store.hold(hold, clock.now())
+                handles[0].store.drop(Purge("orders", 30))
+        hold = ReserveAsk("orders", 40, "x", secrets.token_hex(8), "b")
+        handles[who].store.lease(hold, clock.now())
 
     threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
     for thread in threads:

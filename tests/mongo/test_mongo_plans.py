@@ -18,7 +18,18 @@ import holdfast
 from holdfast import Holdfast, Outgoing, Queue
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
-from holdfast.stores.contract import Cut, LeaseAsk, OtherQueue, View
+from holdfast.stores.contract import (
+    BatchEnd,
+    ByPartition,
+    Cut,
+    LeaseAsk,
+    OtherQueue,
+    ReserveAsk,
+    View,
+    batch_in,
+    held_in,
+    overdue_in,
+)
 from holdfast.testing import ManualClock
 from servers import mongo
 from tests.plugins.stores import OwnServer
@@ -94,7 +105,7 @@ def fill(hf: Holdfast, queue: Queue, deep: bool) -> None:
     queue.settle(queue.lease(LOGGED))
     queue.enqueue_many([f"{queue.name} leased {n}" for n in range(LEASED + BATCH)])
     queue.lease(LEASED)
-    hf.store.hold(asks(queue, BATCH, f"batch of {queue.name}"), hf.context.clock.now())
+    hf.store.lease(reserve_ask(queue, BATCH, f"batch of {queue.name}"), hf.context.clock.now())
     for start in range(0, size, 5000):
         queue.enqueue_many(
             Outgoing(n, key=str(n), priority=n % 3) for n in range(start, min(size, start + 5000))
@@ -102,8 +113,8 @@ def fill(hf: Holdfast, queue: Queue, deep: bool) -> None:
     queue.enqueue_many([Outgoing(n, delay=LATER) for n in range(DELAYED if deep else SMALL)])
 
 
-def asks(queue: Queue, limit: int, batch: str | None = None) -> LeaseAsk:
-    return LeaseAsk(queue.name, limit, "me", secrets.token_hex(8), 30_000, batch=batch)
+def reserve_ask(queue: Queue, limit: int, batch: str) -> ReserveAsk:
+    return ReserveAsk(queue.name, limit, "me", secrets.token_hex(8), batch)
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +200,12 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
     ),
     "enqueue": (lambda hf, queue: queue.enqueue_many(range(50)), set(), 50),
     "overdue": (
-        lambda hf, queue: hf.store.overdue(queue.name, hf.context.clock.now() + 60_000, 100),
+        lambda hf, queue: overdue_in(hf.store, queue.name, hf.context.clock.now() + 60_000, 100),
         {"leased"},
         100,
     ),
     "batch": (
-        lambda hf, queue: hf.store.leased(queue.name, f"batch of {queue.name}", None, 40),
+        lambda hf, queue: batch_in(hf.store, queue.name, f"batch of {queue.name}", None, 40),
         {"batch"},
         40,
     ),
@@ -213,12 +224,14 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
     "leased": (lambda hf, queue: look(hf, queue, State.LEASED), {"leased"}, 41),
     "log": (lambda hf, queue: look(hf, queue, State.LOG), {"finished"}, 41),
     "get": (
-        lambda hf, queue: hf.store.get(queue.name, [entry.message.id for entry in page(hf, queue)]),
+        lambda hf, queue: held_in(
+            hf.store, queue.name, [entry.message.id for entry in page(hf, queue)]
+        ),
         {"ready", "delayed"},
         20,
     ),
     "trim": (
-        lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1)]),
+        lambda hf, queue: hf.store.drop([Cut(queue.name, 100, before=1)]),
         {"finished"},
         1,
     ),
@@ -229,7 +242,7 @@ ACTS: dict[str, tuple[Callable[[Holdfast, Queue], Any], set[str], int]] = {
     ),
     "stats": (lambda hf, queue: queue.stats(), {"ready", "delayed", "queue"}, 64),
     "depths": (
-        lambda hf, queue: hf.store.depths(queue.name, hf.context.clock.now()),
+        lambda hf, queue: hf.store.stats(ByPartition(queue.name), hf.context.clock.now()),
         {"ready", "delayed", "queue"},
         64,
     ),
@@ -275,8 +288,8 @@ def lease_many(hf: Holdfast, queue: Queue) -> None:
 
 def hold_and_finish(hf: Holdfast, queue: Queue) -> None:
     batch, now = secrets.token_hex(8), hf.context.clock.now()
-    assert hf.store.hold(asks(queue, 50, batch), now) == 50
-    assert hf.store.finish(queue.name, batch, 100, now, "COMPLETED") == 50
+    assert hf.store.lease(reserve_ask(queue, 50, batch), now) == 50
+    assert hf.store.settle(BatchEnd(queue.name, batch, 100, "COMPLETED"), now) == 50
 
 
 def look(hf: Holdfast, queue: Queue, state: State) -> None:
@@ -381,10 +394,10 @@ def test_what_was_asked_first_while_all_was_empty_is_answered_well_later(
             clock.advance(1)
             queue.settle(queue.lease(1))
             queue.lease(1)
-            hold = asks(queue, 1, secrets.token_hex(4))
-            hf.store.hold(hold, clock.now())
-            hf.store.leased("orders", str(hold.batch), None, 10)
-            hf.store.overdue("orders", clock.now() + 60_000, 10)
+            hold = reserve_ask(queue, 1, secrets.token_hex(4))
+            hf.store.lease(hold, clock.now())
+            batch_in(hf.store, "orders", hold.batch, None, 10)
+            overdue_in(hf.store, "orders", clock.now() + 60_000, 10)
             queue.purge()
         fill(hf, queue, deep=True)
         db.command("profile", 2)
@@ -392,8 +405,8 @@ def test_what_was_asked_first_while_all_was_empty_is_answered_well_later(
             for _ in range(3):
                 queue.settle(queue.lease(50))
                 hold_and_finish(hf, queue)
-                hf.store.leased("orders", "batch of orders", None, 40)
-                hf.store.overdue("orders", clock.now() + 60_000, 100)
+                batch_in(hf.store, "orders", "batch of orders", None, 40)
+                overdue_in(hf.store, "orders", clock.now() + 60_000, 100)
                 queue.stats()
         finally:
             db.command("profile", 0)

@@ -19,7 +19,7 @@ import holdfast
 from holdfast import Fail, Holdfast, Retry, Settled, StoreError
 from holdfast.stores import open_store
 from holdfast.stores.postgres import migrations
-from holdfast.stores.postgres.store import in_schema
+from holdfast.stores.postgres.schema import in_schema
 
 AT_ONCE = 8
 TABLES = {"meta", "queue", "message", "log", "log_other", "delta", "claim", "event", "record"}
@@ -200,6 +200,22 @@ def _is_one_store(url: str, admin: psycopg.Connection[Any]) -> None:
     rows = catalog(admin, url)
     _has_its_tables(rows)
     assert [row[0] for row in rows if len(row) == 2] == ["store", "version"]
+
+
+def test_a_schema_is_named_where_it_is_a_name() -> None:
+    statement = """
+    -- holdfast.message
+    SELECT nextval('holdfast.seq'), 'in holdfast.message', 'it''s holdfast.log'
+    FROM holdfast.message
+    """
+    assert (
+        in_schema(statement, "user")
+        == """
+    -- holdfast.message
+    SELECT nextval('"user".seq'), 'in holdfast.message', 'it''s holdfast.log'
+    FROM "user".message
+    """
+    )
 
 
 def one_more(script: str) -> Callable[..., list[str]]:

@@ -15,10 +15,9 @@ from holdfast import Holdfast, Outgoing
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import Claim, LeaseAsk, View
+from holdfast.stores.contract import ByPartition, Claim, LeaseAsk, View
 from holdfast.stores.kit import specs
-from holdfast.stores.postgres import statements
-from holdfast.stores.postgres import store as module
+from holdfast.stores.postgres import PostgresStore, leasing, queues, statements
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock, wait_until
 
@@ -116,8 +115,8 @@ def test_a_claim_waits_for_a_lease_under_way_and_then_sees_it(
 ) -> None:
     ids, now = filled(hf, partitions), clock.now()
     claim(hf, 0, "a", now)
-    statement = module._LEASES[True, partitions > 1]
-    bind = module._lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
+    statement = leasing.LEASES[True, partitions > 1]
+    bind = leasing.lease_bind(ask("a", 0, 1, limit=2), now, partitions > 1)
     assert len(beside.execute(hf.store._sql(statement), bind).fetchall()) == 2
     taking = Meanwhile(lambda: claim(hf, 0, "b", now + TTL))
     beside.commit()
@@ -217,7 +216,7 @@ def test_what_is_locked_is_waited_for_and_not_passed_over(
     else:
         beside.rollback()
     assert [lease.id for lease in leasing.end()] == ids[:3]
-    assert hf.store.depths("orders", now)[0].leased == 3
+    assert hf.store.stats(ByPartition("orders"), now)[0].leased == 3
 
 
 @pytest.mark.promise("PART-6")
@@ -303,7 +302,7 @@ def test_who_has_seen_the_depths_of_new_partitions_has_their_settings(
     assert queue.spec.partitions == 2
     another().queue("orders", partitions=4)
     assert queue.spec.partitions == 2
-    assert len(hf.store.depths("orders", clock.now())) == 6
+    assert len(hf.store.stats(ByPartition("orders"), clock.now())) == 6
     assert (queue.spec.partitions, queue.spec.starts) == (6, (0, 2))
 
 
@@ -319,7 +318,7 @@ def test_everything_that_a_growing_queue_holds_is_found_by_its_partition(
     store_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SPLIT_MAX", 7)
+    monkeypatch.setattr(queues, "SPLIT_MAX", 7)
     queue = hf.queue("orders")
     queue.enqueue_many(Outgoing(n, priority=n % 3, delay=60 if n % 2 else None) for n in range(100))
     held = queue.lease(20)
@@ -330,7 +329,7 @@ def test_everything_that_a_growing_queue_holds_is_found_by_its_partition(
         queue.release(lease)
     queue.settle(held[10:])
     clock.advance(60)
-    depths = hf.store.depths("orders", clock.now())
+    depths = hf.store.stats(ByPartition("orders"), clock.now())
     assert [(depth.ready, depth.delayed, depth.leased) for depth in depths] == [
         (85, 0, 0),
         (0, 0, 0),
@@ -385,7 +384,7 @@ def test_a_queue_grows_while_others_enqueue_lease_and_give_back(
     assert raised == []
     rest = list[str]()
     now = hf.context.clock.now()
-    ready = {depth.partition: depth.ready for depth in hf.store.depths("orders", now)}
+    ready = {depth.partition: depth.ready for depth in hf.store.stats(ByPartition("orders"), now)}
     for part, n in ready.items():
         found = list[str]()
         while leases := hf.queue("orders").lease(10_000, partitions=[part]):
@@ -400,11 +399,11 @@ def test_who_waits_for_a_partition_does_not_look_all_the_time(
     hf: Holdfast, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(hf, 3)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(PostgresStore, "look_again_s", 0.1)
     looks = list[str]()
     store = unobserved(hf.store)
-    run = store._run
-    store._run = lambda statement, bind: looks.append(statement) or run(statement, bind)
+    run = store._db.rows
+    store._db.rows = lambda statement, bind: looks.append(statement) or run(statement, bind)
     stop = threading.Event()
 
     def tell() -> None:

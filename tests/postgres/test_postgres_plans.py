@@ -21,8 +21,19 @@ from holdfast import Holdfast, Outgoing, Queue
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.stores import open_store
-from holdfast.stores.contract import Cut, LeaseAsk, OtherQueue, View
-from holdfast.stores.postgres import browse, records, settle, store
+from holdfast.stores.contract import (
+    BatchEnd,
+    ByPartition,
+    Cut,
+    LeaseAsk,
+    OtherQueue,
+    ReserveAsk,
+    View,
+    batch_in,
+    overdue_in,
+)
+from holdfast.stores.postgres import leasing, settle
+from holdfast.stores.postgres import statements as texts
 from holdfast.testing import ManualClock
 from servers import postgres
 from tests.plugins.sampling import more
@@ -150,40 +161,43 @@ def _generic(run: Any, db: Any, text: str, params: Any) -> str:
 
 def _hold(hf: Holdfast, queue: Queue, batch: str = "") -> str:
     batch = batch or secrets.token_hex(8)
-    ask = LeaseAsk(queue.name, 50, "me", secrets.token_hex(8), 0, batch=batch)
-    assert hf.store.hold(ask, hf.context.clock.now())
+    ask = ReserveAsk(queue.name, 50, "me", secrets.token_hex(8), batch)
+    assert hf.store.lease(ask, hf.context.clock.now())
     return batch
 
 
 def _hold_and_finish(hf: Holdfast, queue: Queue) -> None:
     batch = _hold(hf, queue)
-    assert hf.store.finish(queue.name, batch, 100, hf.context.clock.now(), "COMPLETED")
+    assert hf.store.settle(BatchEnd(queue.name, batch, 100, "COMPLETED"), hf.context.clock.now())
 
 
 def _hold_and_release(hf: Holdfast, queue: Queue) -> None:
-    leases = hf.store.leased(queue.name, _hold(hf, queue), None, 100)
+    leases = batch_in(hf.store, queue.name, _hold(hf, queue), None, 100)
     queue.settle([(lease, holdfast.Release()) for lease in leases])
 
 
-def _owned(hf: Holdfast, queue: Queue, *, batch: str | None = None) -> LeaseAsk:
-    """What the owner of partition 0 asks for."""
+def _own(hf: Holdfast, queue: Queue) -> int:
+    """The epoch of the owner of partition 0."""
     now = hf.context.clock.now()
     claim = hf.store.claim(partition_claim(queue.name, 0), "me", 10_000, now)
     assert claim is not None
-    token = secrets.token_hex(8)
-    return LeaseAsk(queue.name, 50, "me", token, 30_000, (0,), batch, (claim.epoch,))
+    return claim.epoch
 
 
 def _lease_owned(hf: Holdfast, queue: Queue) -> None:
-    leases = hf.store.lease(_owned(hf, queue), hf.context.clock.now())
+    token, epochs = secrets.token_hex(8), (_own(hf, queue),)
+    ask = LeaseAsk(queue.name, 50, "me", token, 30_000, (0,), epochs=epochs)
+    leases = hf.store.lease(ask, hf.context.clock.now())
     assert leases
     queue.settle([(lease, holdfast.Release()) for lease in leases])
 
 
 def _hold_owned(hf: Holdfast, queue: Queue) -> None:
     batch = secrets.token_hex(8)
-    assert hf.store.hold(_owned(hf, queue, batch=batch), hf.context.clock.now())
-    leases = hf.store.leased(queue.name, batch, None, 100)
+    token, epochs = secrets.token_hex(8), (_own(hf, queue),)
+    ask = ReserveAsk(queue.name, 50, "me", token, batch, (0,), epochs)
+    assert hf.store.lease(ask, hf.context.clock.now())
+    leases = batch_in(hf.store, queue.name, batch, None, 100)
     queue.settle([(lease, holdfast.Release()) for lease in leases])
 
 
@@ -217,7 +231,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease and nack": lambda hf, queue: [queue.nack(lease, "no") for lease in queue.lease(5)],
     "extend": lambda hf, queue: [queue.extend(lease, 60) for lease in queue.lease(5)],
     "enqueue": lambda hf, queue: queue.enqueue_many(range(50)),
-    "overdue": lambda hf, queue: hf.store.overdue(queue.name, 0, 100),
+    "overdue": lambda hf, queue: overdue_in(hf.store, queue.name, 0, 100),
     "stats": lambda hf, queue: queue.stats(),
     "first page": lambda hf, queue: hf.store.browse(View(queue.name), None, 20, 0),
     "a page further on": lambda hf, queue: hf.store.browse(View(queue.name), "4.100", 20, 0),
@@ -226,11 +240,11 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease of an owner": _lease_owned,
     "lease from many queues": _lease_many,
     "hold of an owner": _hold_owned,
-    "depths": lambda hf, queue: hf.store.depths(queue.name, 0),
+    "depths": lambda hf, queue: hf.store.stats(ByPartition(queue.name), 0),
     "hold and finish": _hold_and_finish,
     "hold and release": _hold_and_release,
     "records": _records,
-    "trim": lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1, keep=10**6)]),
+    "trim": lambda hf, queue: hf.store.drop([Cut(queue.name, 100, before=1, keep=10**6)]),
     "queues with something overdue": lambda hf, queue: hf.store.queues(overdue=0),
 }
 
@@ -257,30 +271,30 @@ def test_it_costs_the_same_at_any_depth_and_by_an_index(
 
 
 KEPT_TO: dict[str, set[str]] = {
-    store.LEASE: {"message_ready", "message_delayed"},
-    store.HOLD: {"message_ready", "message_delayed"},
-    store.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
-    store.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
-    store.LEASE_MANY: {"message_ready", "message_delayed"},
-    store.PROMOTE_MANY: {"message_delayed"},
-    store.PROMOTE: {"message_delayed"},
-    store.BATCH: {"message_batch"},
-    store.OVERDUE: {"message_leased"},
-    store.LATE_QUEUES: {"message_leased"},
-    store.GET: {"message_pkey"},
+    leasing.LEASE: {"message_ready", "message_delayed"},
+    leasing.HOLD: {"message_ready", "message_delayed"},
+    leasing.LEASE_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    leasing.HOLD_OWNED: {"message_ready", "message_delayed", "message_pkey"},
+    leasing.LEASE_MANY: {"message_ready", "message_delayed"},
+    leasing.PROMOTE_MANY: {"message_delayed"},
+    leasing.PROMOTE: {"message_delayed"},
+    texts.BATCH: {"message_batch"},
+    texts.OVERDUE: {"message_leased"},
+    texts.LATE_QUEUES: {"message_leased"},
+    texts.HELD: {"message_pkey"},
     settle.FINISH_ALIKE: {"message_pkey"},
     settle.FINISH: {"message_pkey"},
     settle.FINISH_BATCH: {"message_batch"},
     settle.FENCE: {"message_pkey"},
     settle.EXTEND: {"message_pkey"},
     settle.PUT_BACK: {"message_pkey"},
-    browse.READY: {"message_ready"},
-    browse.DELAYED: {"message_delayed"},
-    browse.LEASED: {"message_leased"},
-    records.CHANGE: {"record_pkey"},
-    records.READ: {"record_pkey"},
-    records.DELETE: {"record_pkey"},
-    records.DROP: {"record_pkey"},
+    texts.READY: {"message_ready"},
+    texts.DELAYED: {"message_delayed"},
+    texts.LEASED: {"message_leased"},
+    texts.CHANGE: {"record_pkey"},
+    texts.RECORDS: {"record_pkey"},
+    texts.DELETE: {"record_pkey"},
+    texts.DROP_RECORDS: {"record_pkey"},
 }
 
 
@@ -306,13 +320,13 @@ def test_plans_made_while_all_is_empty_are_the_right_ones_already(
 
 
 KEPT_TO_OF_PARTITIONS: dict[str, set[str]] = {
-    store.LEASE_PARTS: {"message_ready_split", "message_delayed"},
-    store.LEASE_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
-    store.HOLD_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
-    store.READY_IN: {"message_ready_split"},
-    store.HEADS: {"message_ready", "message_ready_split"},
-    store.SPLIT.format(state=0): {"message_ready"},
-    store.SPLIT.format(state=1): {"message_delayed"},
+    leasing.LEASE_PARTS: {"message_ready_split", "message_delayed"},
+    leasing.LEASE_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    leasing.HOLD_OWNED_PARTS: {"message_ready_split", "message_delayed", "message_pkey"},
+    texts.READY_IN: {"message_ready_split"},
+    texts.HEADS: {"message_ready", "message_ready_split"},
+    texts.SPLIT[0]: {"message_ready"},
+    texts.SPLIT[1]: {"message_delayed"},
 }
 
 
@@ -329,7 +343,7 @@ def test_so_are_those_of_a_queue_with_partitions(
         queue.enqueue_many(range(100))
         assert queue.lease(10, partitions=[1, 2, 3])
         hf.store.wait(["orders"], clock.now(), 30, partitions=[1, 2, 3])
-        hf.store.depths("orders", clock.now())
+        hf.store.stats(ByPartition("orders"), clock.now())
         seen = dict(watched.seen)
     for statement, indexes in KEPT_TO_OF_PARTITIONS.items():
         plan = seen[hf.store._sql(statement)]

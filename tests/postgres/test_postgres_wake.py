@@ -10,8 +10,8 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Lease
 from holdfast.queue import queue as queue_module
-from holdfast.stores.postgres import store as module
-from holdfast.stores.postgres import upkeep, wake
+from holdfast.stores.contract import View
+from holdfast.stores.postgres import queues, upkeep, wake
 from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.lowmark import (
     BOTTOM_EVERY_S,
@@ -131,8 +131,8 @@ def test_what_comes_in_below_the_mark_is_found(hf: Holdfast, store_name: str) ->
     queue = hf.queue("orders")
     queue.enqueue_many(range(30))
     first = queue.lease(10)
-    mark = hf.store._low_marks["orders"]
-    mark._lows = [0] * 9 + [hf.store.browse(module.View("orders"), None, 1, 2**60).entries[0].place]
+    mark = hf.store._leasing.low_marks["orders"]
+    mark._lows = [0] * 9 + [hf.store.browse(View("orders"), None, 1, 2**60).entries[0].place]
     mark._bounded, mark._bottom_due = True, float("inf")
     queue.release(first[3])
     queue.enqueue("urgent", priority=9)
@@ -228,7 +228,7 @@ def _days(hf: Holdfast) -> set[str]:
 def test_counts_are_folded_while_producers_write_and_stay_right(
     hf: Holdfast, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FOLD_EVERY", 5)
+    monkeypatch.setattr(queues, "FOLD_EVERY", 5)
     queue = hf.queue("orders")
 
     def produce() -> None:

@@ -34,7 +34,19 @@ from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.outcome import Extend, Fail, Release, Retry
 from holdfast.stores import open_store
-from holdfast.stores.contract import Cut, Event, LeaseAsk, View
+from holdfast.stores.contract import (
+    BatchEnd,
+    ByPartition,
+    Cut,
+    Event,
+    LeaseAsk,
+    ReserveAsk,
+    View,
+    batch_in,
+    held_in,
+    overdue_in,
+    spec_of,
+)
 from holdfast.stores.damage import DAMAGED_CODE
 from holdfast.stores.redis import open_url
 from holdfast.stores.redis.keys import Keys
@@ -356,7 +368,7 @@ def look_everywhere(url: str) -> None:
     """In every slot range: some node is not the one."""
     with holdfast.connect(url) as hf:
         for n in range(20):
-            hf.store.get_queue(f"q{n}")
+            spec_of(hf.store, f"q{n}")
 
 
 def test_a_store_that_was_closed_says_so(redis_url: str) -> None:
@@ -716,7 +728,7 @@ class Life:
             (False, self.release_dead),
             (False, lambda: self.hf.redrive("orders.dlq")),
             (True, lambda: self.pass_time(DAYS)),
-            (True, lambda: self.hf.store.trim([Cut("orders", 100, keep=1)])),
+            (True, lambda: self.hf.store.drop([Cut("orders", 100, keep=1)])),
             (False, lambda: self.hf.store.tidy(self.clock.now(), log_before=None)),
             (True, lambda: self.send(30, [{"priority": 1}, {}, {"delay": 5, "ack_timeout": 9}])),
         ]
@@ -770,26 +782,26 @@ class Life:
         assert set(answers) == {"applied"}
         self.leases = [*self.leases[:keep], *self.leases[keep + n :]]
 
-    def ask(self, batch: str, limit: int) -> LeaseAsk:
-        return LeaseAsk("orders", limit, "me", secrets.token_hex(8), 1000, None, batch)
+    def ask(self, batch: str, limit: int) -> ReserveAsk:
+        return ReserveAsk("orders", limit, "me", secrets.token_hex(8), batch)
 
     def hold(self, batch: str) -> None:
-        assert self.hf.store.hold(self.ask(batch, 100), self.clock.now()) > 0
+        assert self.hf.store.lease(self.ask(batch, 100), self.clock.now()) > 0
 
     def finish(self, batch: str, n: int) -> None:
         now = self.clock.now()
-        assert self.hf.store.finish("orders", batch, n, now, "COMPLETED") == n
+        assert self.hf.store.settle(BatchEnd("orders", batch, n, "COMPLETED"), now) == n
 
     def give_back(self, batch: str) -> None:
-        held = self.hf.store.leased("orders", batch, None, 100)
+        held = batch_in(self.hf.store, "orders", batch, None, 100)
         self.queue.settle([(lease, Release()) for lease in held])
-        assert self.hf.store.leased("orders", batch, None, 100) == []
+        assert batch_in(self.hf.store, "orders", batch, None, 100) == []
 
     def expire(self) -> None:
-        late = self.hf.store.overdue("orders", self.clock.now(), 100)
+        late = overdue_in(self.hf.store, "orders", self.clock.now(), 100)
         answers = self.queue.settle([(lease, Retry("late", delay=0)) for lease in late])
         assert set(answers) <= {"applied"}
-        assert self.hf.store.overdue("orders", self.clock.now(), 100) == []
+        assert overdue_in(self.hf.store, "orders", self.clock.now(), 100) == []
         self.leases = []
 
     def lease_dead(self) -> None:
@@ -802,11 +814,11 @@ class Life:
     def look(self) -> None:
         store, now = self.hf.store, self.clock.now()
         self.queue.stats()
-        store.get("orders", self.sent)
+        held_in(store, "orders", self.sent)
         for state in State:
             list(self.queue.browse(state))
             store.split(View("orders", state), 2, now)
-        store.depths("orders", now)
+        store.stats(ByPartition("orders"), now)
         store.wait(["orders"], now, 0.001, [1])
         store.wait(["orders"], now, 0.001)
 
@@ -844,7 +856,7 @@ def test_a_key_that_somebody_else_wrote_is_refused_and_nothing_is_half_done(
             step()
     assert refused
     queue = life.queue
-    held = sorted(message.id for message in hf.store.get("orders", life.sent))
+    held = sorted(message.id for message in held_in(hf.store, "orders", life.sent))
     assert len(held) == LEFT
     assert worked_off(hf, clock, queue) == held
     stats = queue.stats()

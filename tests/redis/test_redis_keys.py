@@ -20,7 +20,17 @@ from holdfast.model.message import ErrorInfo, History, new_ids
 from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.outcome import Extend, Fail, Release, Retry
-from holdfast.stores.contract import Cut, Event, LeaseAsk, View
+from holdfast.stores.contract import (
+    BatchEnd,
+    ByPartition,
+    Cut,
+    Event,
+    LeaseAsk,
+    ReserveAsk,
+    View,
+    batch_in,
+    held_in,
+)
 from holdfast.stores.redis import scripts
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.scripts import Script
@@ -155,9 +165,9 @@ def look(hf: Holdfast, queue: Queue) -> None:
         each.stats()
         for state in State:
             entries = list(each.browse(state))
-            hf.store.get(each.name, [entry.message.id for entry in entries])
+            held_in(hf.store, each.name, [entry.message.id for entry in entries])
             hf.store.split(View(each.name, state), 3, now)
-        hf.store.depths(each.name, now)
+        hf.store.stats(ByPartition(each.name), now)
         hf.store.wait([each.name], now, 0.001, [0, 2])
     hf.store.wait([queue.name, queue.dlq.name], now, 0.001)
     hf.store.time()
@@ -182,13 +192,13 @@ def in_batches(hf: Holdfast, queue: Queue) -> None:
     now, held = hf.context.clock.now(), 0
     queue.enqueue_many(Outgoing(n, key=str(n), priority=n % 3) for n in range(30))
     for name, limit in (("a batch", 5), ("another", 9)):
-        ask = LeaseAsk(queue.name, limit, "me", secrets.token_hex(8), 1000, None, name)
-        held += hf.store.hold(ask, now)
+        ask = ReserveAsk(queue.name, limit, "me", secrets.token_hex(8), name)
+        held += hf.store.lease(ask, now)
     assert held == 14
-    assert hf.store.finish(queue.name, "a batch", 3, now, "COMPLETED") == 3
-    rest = hf.store.leased(queue.name, "a batch", None, 100)
+    assert hf.store.settle(BatchEnd(queue.name, "a batch", 3, "COMPLETED"), now) == 3
+    rest = batch_in(hf.store, queue.name, "a batch", None, 100)
     queue.settle([(lease, Release()) for lease in rest])
-    assert hf.store.finish(queue.name, "another", 100, now, None) == 9
+    assert hf.store.settle(BatchEnd(queue.name, "another", 100, None), now) == 9
     queue.dlq.settle(queue.dlq.lease(2, batch="dead"))
 
 
@@ -274,8 +284,8 @@ def life(hf: Holdfast, clock: ManualClock) -> Iterator[str]:
     send(hf, queue)
     in_topic(hf)
     from_elsewhere(hf, queue)
-    hf.store.trim([Cut("orders", 100, keep=3)])
-    hf.store.trim([Cut("orders", 100, before=clock.now() + 1)])
+    hf.store.drop([Cut("orders", 100, keep=3)])
+    hf.store.drop([Cut("orders", 100, before=clock.now() + 1)])
     hf.store.tidy(clock.now(), log_before=None)
     yield "tidied"
     queue.lease(10, batch="left")
@@ -374,7 +384,7 @@ def test_a_queue_made_again_holds_nothing_of_the_one_before(
     assert again.stats() == msgspec.structs.replace(
         again.stats(), ready=0, delayed=0, leased=0, dead=0, done=0
     )
-    assert hf.store.get("orders", [message.id for message in sent]) == []
+    assert held_in(hf.store, "orders", [message.id for message in sent]) == []
     assert list(again.log()) == []
     answers = again.enqueue_many(Outgoing(n, id=message.id) for n, message in enumerate(sent))
     assert [message.duplicate for message in answers] == [False] * len(sent)

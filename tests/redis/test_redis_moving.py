@@ -29,7 +29,7 @@ from holdfast import (
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import JSON
 from holdfast.rules.lifecycle import redriven
-from holdfast.stores.contract import Entry
+from holdfast.stores.contract import ByPartition, Entry, held_in
 from holdfast.stores.redis import moving
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Keys
@@ -168,7 +168,7 @@ def counts(hf: Holdfast) -> Counter[str]:
     now = hf.context.clock.now()
     for spec in hf.store.queues():
         (stats,) = hf.store.stats([spec.name], now)
-        depths = hf.store.depths(spec.name, now)
+        depths = hf.store.stats(ByPartition(spec.name), now)
         assert stats.ready == sum(depth.ready for depth in depths)
         assert stats.leased == sum(depth.leased for depth in depths)
         for state, n in (("ready", stats.ready), ("leased", stats.leased)):
@@ -229,7 +229,7 @@ def test_on_its_way_it_is_with_the_queue_it_came_from(
     at("after", "depart", kill)
     move_and_die(hf, [entry])
     queue = Queue(other.context, "orders")
-    assert other.store.get("orders", [entry.message.id]) == [entry.message]
+    assert held_in(other.store, "orders", [entry.message.id]) == [entry.message]
     assert queue.enqueue("again", id=entry.message.id).duplicate
     assert (queue.stats().dead, queue.dlq.stats().leased, queue.dlq.stats().ready) == (1, 1, 0)
     assert everywhere(other) == {}
@@ -375,7 +375,7 @@ def test_a_delayed_one_that_is_refused_stays_delayed(
     assert move(hf, [entry]) == [STALE]
     (again,) = queue.browse(State.DELAYED)
     assert again == entry
-    depths = hf.store.depths("orders", clock.now())
+    depths = hf.store.stats(ByPartition("orders"), clock.now())
     assert [depth.delayed for depth in depths].count(1) == 1
     clock.advance(60)
     assert [lease.id for lease in queue.lease(5)] == [sent.id]
@@ -509,7 +509,7 @@ class Calls:
 
 def test_many_take_few_steps(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = dead_letters(hf, 3 * MOVES)
-    assert hf.store.depths("archive", 0)  # it knows of its partitions
+    assert hf.store.stats(ByPartition("archive"), 0)  # it knows of its partitions
     calls = Calls(hf, monkeypatch)
     assert set(move(hf, entries)) == {APPLIED}
     assert calls.scripts == dict.fromkeys(STEPS, 3)

@@ -14,7 +14,7 @@ from redis import Redis
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
 from holdfast.cli import root
-from holdfast.stores.contract import View
+from holdfast.stores.contract import View, overdue_in
 from holdfast.stores.redis import store
 from holdfast.telemetry.observe import unobserved
 from holdfast.testing import ManualClock
@@ -266,9 +266,9 @@ def test_ten_thousand_that_are_not_overdue_hide_none_that_is(clock: ManualClock)
         assert len(queue.lease(10_000)) == 10_000
         late = queue.enqueue("late", ack_timeout=1.0)
         assert [lease.id for lease in queue.lease(1)] == [late.id]
-        assert hf.store.overdue("orders", clock.now(), 10) == []
+        assert overdue_in(hf.store, "orders", clock.now(), 10) == []
         clock.advance(2)
-        assert [lease.id for lease in hf.store.overdue("orders", clock.now(), 10)] == [late.id]
+        assert [lease.id for lease in overdue_in(hf.store, "orders", clock.now(), 10)] == [late.id]
         admin.config_resetstat()
         assert hf.sweep().requeued == 1
         calls = sum(each["calls"] for each in admin.info("commandstats").values())

@@ -21,7 +21,7 @@ from holdfast.model.moves import State
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
 from holdfast.rules.outcome import Done, Extend, Fail, Release, Retry
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import BatchEnd, ByPartition, Purge, ReserveAsk
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, Keys
 from holdfast.stores.redis.scripts import LEASE, Script
@@ -68,7 +68,7 @@ def held(queue: Queue) -> dict[State, Counter[int]]:
 
 
 def told(hf: Holdfast, queue: Queue) -> dict[State, Counter[int]]:
-    depths = hf.store.depths(queue.name, hf.context.clock.now())
+    depths = hf.store.stats(ByPartition(queue.name), hf.context.clock.now())
     return {
         state: Counter({d.partition: n for d in depths if (n := getattr(d, state.value))})
         for state in STATES
@@ -117,8 +117,8 @@ def test_what_is_counted_is_what_is_there(
         lambda: clock.advance(rng.choice([1, 4])),
         lambda: clock.advance(100) or hf.sweep(),
         lambda: hf.redrive("orders.dlq", 3),
-        lambda: hf.store.finish("orders", "b", 5, now(), None),
-        lambda: hf.store.purge(rng.choice(["orders", "orders.dlq"]), 7),
+        lambda: hf.store.settle(BatchEnd("orders", "b", 5, None), now()),
+        lambda: hf.store.drop(Purge(rng.choice(["orders", "orders.dlq"]), 7)),
     ]  # fmt: skip
     for n in range(120):
         rng.choice(steps)()
@@ -210,10 +210,10 @@ def test_who_remembers_fewer_partitions_finishes_a_batch_of_more(
     queue.lease(5, batch="b")
     grown = other.queue("orders", partitions=4)
     grown.enqueue_many(range(20))
-    ask = LeaseAsk("orders", 100, "me", secrets.token_hex(8), 1000, None, "b")
-    assert other.store.hold(ask, now) == 25
+    ask = ReserveAsk("orders", 100, "me", secrets.token_hex(8), "b")
+    assert other.store.lease(ask, now) == 25
     assert hf.store._home("orders").parts == 1
-    assert hf.store.finish("orders", "b", 100, now, "COMPLETED") == 30
+    assert hf.store.settle(BatchEnd("orders", "b", 100, "COMPLETED"), now) == 30
     known = [store._home("orders").parts for store in (hf.store, other.store)]
     assert known[0] == known[1], "a cluster wants every lane to be named"
     assert (queue.stats().done, queue.stats().leased) == (30, 0)

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Queue, QueueNotEmpty
 from holdfast.model.queues import QueueSpec
+from holdfast.stores.contract import held_in
 from holdfast.telemetry.observe import unobserved
 
 
@@ -48,7 +49,7 @@ def test_a_queue_made_again_before_the_old_one_is_dropped_keeps_its_messages(
     again = Queue(other.context, "orders")
     leases = [*again.lease(10), *again.dlq.lease(10)]
     assert [lease.id for lease in leases] == sent
-    assert hf.store.get("orders", [message.id for message in old]) == []
+    assert held_in(hf.store, "orders", [message.id for message in old]) == []
 
 
 def test_a_queue_that_is_not_deleted_is_not_deleted_by_half(

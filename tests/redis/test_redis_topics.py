@@ -16,6 +16,7 @@ from holdfast import Holdfast, Message, QueueNotFound, StoreFull, StoreUnavailab
 from holdfast.model.message import new_ids
 from holdfast.model.moves import Enqueued
 from holdfast.model.queues import QueueSpec
+from holdfast.stores.contract import held_in, spec_of
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.moves import CHUNK
@@ -63,7 +64,7 @@ def messages(hf: Holdfast, n: int, queues: Sequence[str] = GROUPS) -> list[Messa
 
 def found(hf: Holdfast, queue: str, copies: list[Message]) -> set[str]:
     ids = sorted({message.id for message in copies})
-    return {message.id for message in hf.store.get(queue, ids)}
+    return {message.id for message in held_in(hf.store, queue, ids)}
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_settings_of_several_queues_are_written_together_or_not_at_all(
 
     monkeypatch.setattr(Connections, "script", late)
     assert not hf.store.put_queues([QueueSpec(name) for name in names])
-    found = [hf.store.get_queue(name) for name in names]
+    found = [spec_of(hf.store, name) for name in names]
     assert [spec and (spec.partitions, spec.revision) for spec in found] == [
         (3, 1) if n == at else None for at in (0, 1)
     ]
@@ -120,7 +121,7 @@ def test_settings_that_are_out_of_date_keep_those_of_other_slots_from_being_writ
 ) -> None:
     assert hf.store.put_queues([QueueSpec("b", partitions=3)])
     assert not hf.store.put_queues([QueueSpec(name) for name in names])
-    found = {name: hf.store.get_queue(name) for name in names}
+    found = {name: spec_of(hf.store, name) for name in names}
     assert [name for name, spec in found.items() if spec] == ["b"]
     assert hf.store.put_queues([QueueSpec(name, revision=int(name == "b")) for name in names])
 

@@ -86,11 +86,11 @@ def opened(doors: Doors) -> Iterator[Callable[[], socket.socket]]:
 
 
 @contextmanager
-def opening(doors: Doors) -> Iterator[Callable[[], socket.socket]]:
+def opening(doors: Doors) -> Iterator[Callable[..., socket.socket]]:
     made: list[socket.socket] = []
 
-    def connect() -> socket.socket:
-        sock = plain(doors)
+    def connect(source: str = "") -> socket.socket:
+        sock = plain(doors, source)
         if doors.server.is_secure:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -105,9 +105,10 @@ def opening(doors: Doors) -> Iterator[Callable[[], socket.socket]]:
             sock.close()
 
 
-def plain(doors: Doors) -> socket.socket:
+def plain(doors: Doors, source: str = "") -> socket.socket:
     at = urlsplit(doors.http)
     sock = socket.socket()
+    sock.bind((source, 0))
     sock.settimeout(20)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)  # it does not take much unread
     sock.connect((at.hostname, at.port))
@@ -369,15 +370,19 @@ def test_a_connection_too_many(doors: Doors, opened: Callable[[], socket.socket]
 
 
 def test_many_clients_have_a_limit_together(doors: Doors) -> None:
+    """Each client has an address of its own, so the limit for one client does not apply."""
     with opening(doors) as connect, ThreadPoolExecutor(20) as threads:
-        list(threads.map(lambda _: _quietly(connect), range(20)))
+        list(threads.map(lambda n: _quietly(connect, f"127.0.1.{n}"), range(1, 21)))
+        last = connect("127.0.2.1")  # accepted after all of these
+        last.sendall(HEAD + b"\r\n")
+        assert answer(last)[0] == 200
         assert len(doors.server._connections) <= LIMITS.connections
     _wait_for_none(doors)
 
 
-def _quietly(connect: Callable[[], socket.socket]) -> None:
+def _quietly(connect: Callable[[str], socket.socket], source: str) -> None:
     with suppress(OSError):
-        connect()
+        connect(source)
 
 
 def test_others_are_served_meanwhile(doors: Doors, opened: Callable[[], socket.socket]) -> None:

@@ -15,6 +15,7 @@ from holdfast import Holdfast
 from holdfast.client.remote import RemoteHoldfast
 from holdfast.model.settings import Settings
 from holdfast.stores import open_store
+from holdfast.stores.contract import spec_of
 from holdfast.testing import ManualClock
 from holdfast.wire.operations import OPERATIONS, STREAMS
 from holdfast.work import ledger
@@ -81,7 +82,7 @@ def _empty(hf: Holdfast) -> None:
     for topic in hf.topics():
         topic.delete(force=True)
     for queue in hf.queues():
-        if hf.store.get_queue(queue.name) is not None:
+        if spec_of(hf.store, queue.name) is not None:
             queue.delete(force=True)
     for kind in ("redrive", "action", ledger.QUERY, "report", "report-page"):
         while hf.store.drop_records(kind, limit=1000):

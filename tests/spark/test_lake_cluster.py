@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Outgoing
+from holdfast.stores.contract import spec_of
 from holdfast.testing import wait_until
 from tests.spark.lakes import once, shop
 from tests.spark.test_spark_faults_around import executors_of
@@ -84,7 +85,7 @@ def _dead(queue: holdfast.Queue, n: int) -> list[str]:
 
 
 def _waiting(hf: holdfast.Holdfast) -> int:
-    return hf.queue("orders").stats().ready if hf.store.get_queue("orders") else 0
+    return hf.queue("orders").stats().ready if spec_of(hf.store, "orders") else 0
 
 
 def _kill_one(driver: subprocess.Popen[bytes], when: Any, log: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import FailedPrecondition, Holdfast, InvalidArgument
 from holdfast.model.moves import State
-from holdfast.stores.contract import View
+from holdfast.stores.contract import Purge, View, spec_of
 from tests.spark.lakes import send, shop, work
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def test_a_copy_that_was_killed_goes_on_and_a_move_ends_the_source(
                 hs.copy(urls[0], urls[1], ["orders"], spark=spark)
         assert two.queue("orders").stats().paused
         gone = before["orders ready"][-1].id
-        assert two.store.purge("orders", 1) == 1
+        assert two.store.drop(Purge("orders", 1)) == 1
         done = hs.copy(one, two, ["orders"], spark=spark, move=True)
-        assert done.moved and one.store.get_queue("orders") is None
+        assert done.moved and spec_of(one.store, "orders") is None
         found = contents(two, now)
         assert {m.id for m in found["orders ready"]} == {m.id for m in before["orders ready"]}
         assert found["orders log"] == before["orders log"] and gone
@@ -146,7 +146,7 @@ def test_what_is_sent_while_a_queue_moves_is_not_lost(
             patch.setattr(copying._Copy, "_release", _die)
             with pytest.raises(KeyboardInterrupt):
                 hs.copy(one, two, spark=spark, move=True)
-        assert one.store.get_queue("orders") is None and release is copying._Copy._release
+        assert spec_of(one.store, "orders") is None and release is copying._Copy._release
         done = hs.copy(one, two, ["orders"], spark=spark, move=True)
         assert done.queues == ["orders"] and not two.queue("orders").stats().paused
         found = contents(two, two.context.clock.now())

@@ -13,7 +13,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.model.moves import State
 from holdfast.queue.context import Context
 from holdfast.spark import arrow, columns
-from holdfast.stores.contract import LeaseAsk, View
+from holdfast.stores.contract import ReserveAsk, View, batch_in
 from holdfast.work import ledger
 from holdfast.work.ledger import Part
 
@@ -79,11 +79,11 @@ def test_both_ways_give_the_same_rows(hf: Holdfast, name: str) -> None:
 def test_a_part_of_a_batch_comes_whole_and_by_id(hf: Holdfast) -> None:
     fill(hf)
     at = hf.context
-    n = at.store.hold(LeaseAsk("work", 50, "me", "t", 1000, batch="it's.0"), at.clock.now())
+    n = at.store.lease(ReserveAsk("work", 50, "me", "t", "it's.0"), at.clock.now())
     schema = columns.arrow_schema(columns.MESSAGE)
     batch = list(arrow.held(at, "work", Part("it's.0", ledger.PAGE + 1), schema, 5))
     ids = [row["id"] for part in batch for row in part.to_pylist()]
-    assert ids == [lease.id for lease in at.store.leased("work", "it's.0", None, 100)]
+    assert ids == [lease.id for lease in batch_in(at.store, "work", "it's.0", None, 100)]
     assert len(ids) == n > 0
 
 

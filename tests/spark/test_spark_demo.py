@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing
+from holdfast.stores.contract import spec_of
 from holdfast.testing import wait_until
 
 ORDERS = 60
@@ -37,7 +38,7 @@ def work(way: str, folder: Path) -> dict[str, Any]:
                 command, cwd=folder, stdout=log, stderr=log, env={**os.environ, "SHOP_URL": url}
             )
         try:
-            wait_until(lambda: hf.store.get_queue("orders") is not None, PATIENCE_S)
+            wait_until(lambda: spec_of(hf.store, "orders") is not None, PATIENCE_S)
             hf.queue("orders").enqueue_many(orders())
             wait_until(lambda: is_worked_off(hf, process, folder), PATIENCE_S)
             process.send_signal(signal.SIGTERM)

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Outgoing, Queue
-from holdfast.stores.contract import Cut, View
+from holdfast.stores.contract import Cut, View, overdue_in
 from holdfast.testing import ManualClock
 
 SHALLOW, DEEP = 1_000, 100_000
@@ -71,7 +71,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "lease and ack": lambda hf, queue: queue.settle(queue.lease(50)),
     "lease one": lambda hf, queue: queue.release(queue.lease()[0]),
     "enqueue": lambda hf, queue: queue.enqueue_many(range(50)),
-    "overdue": lambda hf, queue: hf.store.overdue(queue.name, 0, 100),
+    "overdue": lambda hf, queue: overdue_in(hf.store, queue.name, 0, 100),
     "stats": lambda hf, queue: queue.stats(),
     "first page": lambda hf, queue: hf.store.browse(View(queue.name), None, 20, 0),
     "a page further on": lambda hf, queue: hf.store.browse(
@@ -83,7 +83,7 @@ ACTS: dict[str, Callable[[Holdfast, Queue], Any]] = {
     "delayed": lambda hf, queue: hf.store.browse(
         View(queue.name, holdfast.State.DELAYED), None, 20, 0
     ),
-    "trim": lambda hf, queue: hf.store.trim([Cut(queue.name, 100, before=1, keep=10**6)]),
+    "trim": lambda hf, queue: hf.store.drop([Cut(queue.name, 100, before=1, keep=10**6)]),
     "queues with something overdue": lambda hf, queue: hf.store.queues(overdue=0),
 }
 

@@ -26,6 +26,7 @@ from holdfast.metrics import OTHER, Metrics
 from holdfast.model.moves import Settled
 from holdfast.stores.contract import Store
 from holdfast.testing import ManualClock, drain, wait_until
+from holdfast.work.ledger import Batches, Offset
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 from proxy import Proxy
@@ -105,6 +106,30 @@ def test_everything_that_happens_is_counted(
     assert (now["delayed"], now["paused"], now["oldest_age_seconds"]) == (2, 1, 43)
     assert samples(metrics)["store_up"] == {(): 1}
     assert set(samples(metrics)["depth"]) == {("orders",)}  # dead letters are counted with it
+
+
+def test_what_spark_reserves_and_acks_is_counted(
+    store_factory: Callable[[], Store], clock: ManualClock
+) -> None:
+    hf = holdfast.connect(store_factory(), clock=clock)
+    queue = hf.queue("orders")
+    metrics = Metrics().watch(hf)
+    queue.enqueue_many(range(10))
+    batches = Batches(hf.context, "orders", part_rows=3)
+    first = batches.reserve(Offset(), 7)
+    assert first is not None
+    batches.seal(first)
+    now = of(metrics, "orders")
+    assert (now["messages_leased_total"], now["messages_acked_total"]) == (7, 0)
+    second = batches.reserve(first, 7)  # acks the first batch, as Spark has committed it
+    assert second is not None
+    now = of(metrics, "orders")
+    assert (now["messages_leased_total"], now["messages_acked_total"]) == (10, 7)
+    batches.seal(second)
+    assert batches.reserve(second, 7) is None
+    now = of(metrics, "orders")
+    assert (now["messages_leased_total"], now["messages_acked_total"]) == (10, 10)
+    assert "wait_seconds_count" not in now, "of a batch only its size is known"
 
 
 def test_attempts_queues_and_topics_are_told(hf: Holdfast) -> None:

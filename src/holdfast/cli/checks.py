@@ -26,6 +26,7 @@ from holdfast.model import clock, settings
 from holdfast.model.moves import State
 from holdfast.model.policy import DEFAULTS
 from holdfast.stores import SCHEMES, damage
+from holdfast.stores.contract import Inspectable, overdue_in
 from holdfast.stores.sqlite import SQLiteStore, open_url
 from holdfast.telemetry.observe import unobserved
 
@@ -128,7 +129,7 @@ def _is_new(url: str) -> bool:
 
 
 def _round_trips(hf: Holdfast, url: str) -> Iterator[Check]:
-    yield _timed("read", lambda: hf.store.get_queue("doctor"))
+    yield _timed("read", lambda: hf.context.spec("doctor"))
     # A claim that is given up at once: the smallest write there is.
     now = hf.context.clock.now()
     yield _timed("write", lambda: hf.store.claim("doctor", hf.context.owner, 0, now))
@@ -221,7 +222,7 @@ def _queues(hf: Holdfast, url: str) -> Iterator[Check]:
 
 def _overdue(hf: Holdfast, queue: str) -> Iterator[Check]:
     now = hf.context.clock.now()
-    late = hf.store.overdue(queue, now, OVERDUE_LOOK)
+    late = overdue_in(hf.store, queue, now, OVERDUE_LOOK)
     if not late:
         return
     by_ms = now - late[0].deadline
@@ -265,12 +266,11 @@ def _damage(hf: Holdfast, url: str) -> Iterator[Check]:
 
 def _server(hf: Holdfast, url: str) -> Iterator[Check]:
     """What the store's server says of itself, where there is one."""
-    look: Callable[[], dict[str, Any]] | None = getattr(hf.store, "look", None)
-    if look is not None:
-        store = urlsplit(url).scheme.partition("+")[0]
-        yield from {"redis": _redis, "rediss": _redis, "mongodb": _mongo}.get(store, _postgres)(
-            look()
-        )
+    store = unobserved(hf.store)
+    if isinstance(store, Inspectable):
+        scheme = urlsplit(url).scheme.partition("+")[0]
+        shown = {"redis": _redis, "rediss": _redis, "mongodb": _mongo}.get(scheme, _postgres)
+        yield from shown(store.look())
 
 
 def _postgres(facts: dict[str, Any]) -> Iterator[Check]:

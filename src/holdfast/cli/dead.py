@@ -99,7 +99,7 @@ class DeadGroup(msgspec.Struct):
 
 def groups(hf: Holdfast, name: str, scan: int) -> list[DeadGroup]:
     """The largest first."""
-    if hf.store.get_queue(name) is None:
+    if hf.context.spec(name) is None:
         return []
     found: dict[tuple[str | None, str | None], DeadGroup] = {}
     for message in islice(_letters(find_queue(hf, name)), scan):
@@ -127,7 +127,7 @@ def show_groups(found: Iterable[DeadGroup], now: int) -> None:
 def dead_letter_queue(hf: Holdfast, name: str) -> Queue:
     """The dead letters of a queue, by its name or by theirs."""
     wanted = dlq_of(name)
-    if hf.store.get_queue(wanted) is None:
+    if hf.context.spec(wanted) is None:
         raise near_dlq(hf, wanted)
     return find_queue(hf, wanted)
 

@@ -89,7 +89,7 @@ class Moved:
 
 
 def _make_room(hf: Holdfast, *, force: bool) -> None:
-    there = [name for name in QUEUES if hf.store.get_queue(name) is not None]
+    there = [name for name in QUEUES if hf.context.spec(name) is not None]
     topics = [topic for topic in hf.topics() if topic.name == TOPIC]
     names = [*there, *(topic.name for topic in topics)]
     if names and not force:

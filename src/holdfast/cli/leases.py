@@ -33,6 +33,7 @@ from holdfast.cli.show import length
 from holdfast.model.message import check_id
 from holdfast.model.payload import JSON
 from holdfast.rules.outcome import Outcome
+from holdfast.stores.contract import held_in
 
 STDIN_MAX = 10_000
 """Leases that one call settles."""
@@ -204,7 +205,7 @@ def _leases(hf: Holdfast, queue: str, refs: list[Ref]) -> tuple[list[Lease], dic
 
     These are settled as well: the store knows a call that was repeated.
     """
-    there = {message.id: message for message in hf.store.get(queue, [ref.id for ref in refs])}
+    there = {message.id: message for message in held_in(hf.store, queue, [ref.id for ref in refs])}
     leases: list[Lease] = []
     lost: dict[str, str] = {}
     for ref in refs:

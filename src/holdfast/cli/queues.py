@@ -77,7 +77,7 @@ def create(
     """Create a queue and its dead-letter queue; one that is there gets the policy given here."""
     policy = policy_fields(options)
     with app.connect() as hf:
-        before = hf.store.get_queue(name)
+        before = hf.context.spec(name)
         spec = hf.queue(name, partitions=partitions, ordered=ordered, **policy).spec
         if app.json:
             return show.documents([{**shapes.of_spec(spec), "created": before is None}])

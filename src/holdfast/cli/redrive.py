@@ -83,7 +83,7 @@ def redrive(app: App, dlq: str, yes: bool, **options: Any) -> None:
             with _progress(dlq) as progress, _cancelled_by_ctrl_c() as cancel:
                 moved = hf.redrive(dlq, **asked, progress=progress, cancel=cancel)
         except QueueNotFound:
-            if hf.store.get_queue(dlq) is not None:
+            if hf.context.spec(dlq) is not None:
                 raise
             raise near_dlq(hf, dlq) from None
     if app.json:

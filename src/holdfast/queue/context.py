@@ -16,7 +16,7 @@ from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.queue import expiry
 from holdfast.rules.lifecycle import ms
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import Store, spec_of
 from holdfast.telemetry.observe import Observer, Safe, observed
 
 logger = logging.getLogger("holdfast.queue")
@@ -44,6 +44,10 @@ class Context(msgspec.Struct):
         safe = Safe(observer)
         self.store = observed(self.store, safe)
         self.observers = (*self.observers, safe)
+
+    def spec(self, queue: str) -> QueueSpec | None:
+        """The queue of this name; None if there is none."""
+        return spec_of(self.store, queue)
 
     def complete(self, spec: QueueSpec) -> Policy:
         """The queue's policy with every field filled in."""

@@ -20,7 +20,7 @@ from holdfast.model.message import Lease, dlq_of, is_dlq
 from holdfast.model.moves import Settled
 from holdfast.model.policy import Policy
 from holdfast.rules import lifecycle
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import Store, overdue_in
 from holdfast.telemetry import announce
 
 LOOK_MS = 1000
@@ -139,7 +139,7 @@ def look(
     Whether there were any. With `ahead_ms`, also remember the next deadline if it is that near.
     """
     now = clock.now()
-    late = store.overdue(queue, now, limit)
+    late = overdue_in(store, queue, now, limit)
     if late:
         swept = settle_overdue(store, queue, late, policy, clock, rng)
         try:
@@ -150,6 +150,6 @@ def look(
     if len(late) == limit:
         looks.again(queue)
         return True
-    coming = store.overdue(queue, now + ahead_ms, 1) if ahead_ms and not late else []
+    coming = overdue_in(store, queue, now + ahead_ms, 1) if ahead_ms and not late else []
     looks.looked(queue, now, coming[0].deadline if coming else None)
     return bool(late)

@@ -132,7 +132,7 @@ def _bucket_ms(deaths: Iterable[int]) -> int:
 def _dead_letters(at: Context, dlq: Any) -> Queue:
     if not isinstance(dlq, str) or not dlq:
         raise InvalidArgument("dlq", f"name a dead-letter queue, not {dlq!r}")
-    if at.store.get_queue(dlq) is None:
+    if at.spec(dlq) is None:
         known = [spec.name for spec in at.store.queues() if is_dlq(spec.name)]
         raise QueueNotFound(f"no queue {dlq!r}; {did_you_mean(dlq, known)}")
     if not is_dlq(dlq):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -56,7 +55,7 @@ from holdfast.rules.outcome import (
     Release,
     Retry,
 )
-from holdfast.stores.contract import Entry, LeaseAsk, QueueStats, View
+from holdfast.stores.contract import ByPartition, Entry, LeaseAsk, Purge, QueueStats, View, held_in
 from holdfast.telemetry import tracing
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class Queue:
 
     @property
     def spec(self) -> QueueSpec:
-        spec = self._at.store.get_queue(self.name)
+        spec = self._at.spec(self.name)
         if spec is None:
             raise QueueNotFound(f"no queue {self.name!r}")
         return spec
@@ -222,27 +221,14 @@ class Queue:
     ) -> list[Message]:
         pairs = list(zip(messages, answers, strict=True))
         held_ids = [message.id for message, answer in pairs if answer is Enqueued.HELD]
-        held = {message.id: message for message in self._at.store.get(self.name, held_ids)}
-        for id in given.intersection(held_ids).difference(held):
-            finished = self._finished(id)
-            if finished is not None:
-                held[id] = finished
+        found = self._at.store.find(self.name, held_ids, log=not given.isdisjoint(held_ids))
+        held = {entry.message.id: entry.message for entry in found if entry is not None}
         return [
             msgspec.structs.replace(held.get(message.id, message), duplicate=True)
             if answer is Enqueued.HELD
             else message
             for message, answer in pairs
         ]
-
-    def _finished(self, id: str) -> Message | None:
-        """The message as it finished last, by the log of the queue or of its dead letters."""
-        found: list[Finished] = []
-        for name in (home_of(self.name), dlq_of(self.name)):
-            with suppress(QueueNotFound):
-                pages = self._pages(View(name, State.LOG, id=id))
-                found += [entry.finished for page in pages for entry in page if entry.finished]
-        newest = max(found, key=lambda finished: finished.finished_at, default=None)
-        return newest and newest.message
 
     def lease(
         self,
@@ -387,7 +373,7 @@ class Queue:
     def partitions(self) -> list[PartitionStats]:
         """Of each partition in use: the newest ones, and older ones that still hold something."""
         spec, store, now = self.spec, self._at.store, self._at.clock.now()
-        depths = store.depths(self.name, now)
+        depths = store.stats(ByPartition(self.name), now)
         numbers = lifecycle.in_use(spec, depths)
         claims = store.claims([partition_claim(self.name, number) for number in numbers])
         return [
@@ -406,7 +392,7 @@ class Queue:
 
     def get(self, id: Any) -> Message:
         """A message that the queue or its dead-letter queue holds."""
-        found = self._at.store.get(self.name, [check_id(id)])
+        found = held_in(self._at.store, self.name, [check_id(id)])
         if not found:
             raise MessageNotFound(f"{self.name} holds no message {id}")
         return found[0]
@@ -468,13 +454,13 @@ class Queue:
         """Drop every waiting message, without a trace; leased ones stay. Says how many."""
         self.spec  # noqa: B018  # a queue that is not there is an error, not an empty one
         purged = 0
-        while n := self._at.store.purge(self.name, PAGE):
+        while n := self._at.store.drop(Purge(self.name, PAGE)):
             purged += n
         return purged
 
     def delete(self, *, force: bool = False) -> None:
         """Delete the queue with its dead letters and its log; `force` if either holds messages."""
-        if is_dlq(self.name) and self._at.store.get_queue(home_of(self.name)):
+        if is_dlq(self.name) and self._at.spec(home_of(self.name)):
             raise FailedPrecondition(
                 f"{self.name} goes with its queue: delete {home_of(self.name)}, or purge this one"
             )

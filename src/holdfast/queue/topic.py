@@ -51,7 +51,7 @@ from holdfast.model.message import (
     is_dlq,
     new_ids,
 )
-from holdfast.model.moves import Enqueued, State, Target, Transition, Verb
+from holdfast.model.moves import Enqueued, Target, Transition, Verb
 from holdfast.model.policy import DEFAULTS, Policy
 from holdfast.model.queues import QueueSpec
 from holdfast.queue.checks import check_items
@@ -59,7 +59,7 @@ from holdfast.queue.context import Context
 from holdfast.queue.outgoing import Maker
 from holdfast.queue.queue import Queue
 from holdfast.rules.lifecycle import finished_since, ms, partition_of
-from holdfast.stores.contract import QueueStats, View
+from holdfast.stores.contract import QueueStats, View, spec_of
 from holdfast.telemetry import tracing
 
 TOPIC = "topic"
@@ -357,7 +357,7 @@ class Topic:
 
     def _make_hidden(self, name: str) -> None:
         store = self._at.store
-        while store.get_queue(name) is None:
+        while spec_of(store, name) is None:
             if store.put_queues([QueueSpec(name, created_at=self._at.clock.now())]):
                 return
 
@@ -422,8 +422,7 @@ class Topic:
         names = [group.stage or self._queue_of(name) for name, group in setup.groups.items()]
         if setup.log:
             names.append(log_of(self.name))
-        specs = [self._at.store.get_queue(name) for name in sorted(names, key=is_hidden)]
-        there = [spec for spec in specs if spec is not None]
+        there = self._at.store.queues(sorted(names, key=is_hidden))
         if len(there) < len(names):
             return None
         limits = [self._at.complete(spec).payload_max or 0 for spec in there]
@@ -464,9 +463,9 @@ class Topic:
             return
         for name, group in setup.groups.items():
             if group.stage is not None:
-                if self._at.store.get_queue(group.stage) is None:
+                if self._at.spec(group.stage) is None:
                     self._joined(name, group.stage)
-            elif self._at.store.get_queue(self._queue_of(name)) is None:
+            elif self._at.spec(self._queue_of(name)) is None:
                 logger.warning("%s: its queue was deleted, so it is bound no more", name)
                 self._forget(name, group)
         if setup.log:
@@ -488,7 +487,7 @@ class Topic:
     def _reach(
         self, name: str, group: Group, messages: list[Message], now: int, within: Any
     ) -> bool:
-        spec = self._at.store.get_queue(group.stage or self._queue_of(name))
+        spec = self._at.spec(group.stage or self._queue_of(name))
         if spec is None:
             return False
         if group.start == "earliest" and group.stage is None:
@@ -503,14 +502,8 @@ class Topic:
     def _unseen(self, queue: str, messages: list[Message]) -> list[Message]:
         """Those that a binder, who began and ended meanwhile, has not found among the retained:
         the group neither holds them nor has finished them."""
-        held = {m.id for m in self._at.store.get(queue, [m.id for m in messages])}
-        now = self._at.clock.now()
-        return [
-            m
-            for m in messages
-            if m.id not in held
-            and not self._at.store.browse(View(queue, State.LOG, id=m.id), None, 1, now).entries
-        ]
+        found = self._at.store.find(queue, [m.id for m in messages])
+        return [m for m, seen in zip(messages, found, strict=True) if seen is None]
 
     # Filling a group
 
@@ -538,7 +531,7 @@ class Topic:
         return self._at.store.claim(claim, me, CLAIM_MS, self._at.clock.now()) is not None
 
     def _fill_from(self, stage: str, group: str, queue: Queue, held: Callable[[], bool]) -> None:
-        if self._at.store.get_queue(stage) is None:
+        if self._at.spec(stage) is None:
             self._joined(group, stage)
             return
         if not queue.spec.paused:

@@ -82,7 +82,7 @@ class Actions:
                 return True
 
     def _revision(self, queue: str) -> int | None:
-        spec = self._at.store.get_queue(queue)
+        spec = self._at.spec(queue)
         return None if spec is None else spec.revision
 
     def _topic(self, name: str) -> Any:

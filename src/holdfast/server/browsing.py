@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.errors import MessageNotFound
-from holdfast.model.message import Finished, Lease, Message, check_id, dlq_of, is_dlq
+from holdfast.model.message import Finished, Lease, Message, check_id, is_dlq
 from holdfast.model.moves import State
 from holdfast.queue.queue import Queue, replay_entries
 from holdfast.server.backwards import newest
@@ -99,69 +99,35 @@ def _one(queue: Queue, state: State, id: str, now: int) -> Entry | None:
     if state is State.LOG:
         view = View(queue.name, State.LOG, id=id)
         return next(iter(store.browse(view, None, 1, now).entries), None)
-    message = next(iter(store.get(queue.name, [id])), None)
-    if message is None or message.queue != queue.name:
+    (found,) = store.find(queue.name, [id], log=False)
+    if found is None or found.message.queue != queue.name or found.state(now) is not state:
         return None
-    lease = _lease(queue, message, now)
-    waits = State.DELAYED if message.available_at > now else State.READY
-    if state is not (waits if lease is None else State.LEASED):
-        return None
-    return Entry(message, 0, lease)
+    return found
 
 
 def detail(queue: Queue, id: str) -> s.DetailDoc:
     """One message of a queue, of its dead letters or of its log."""
     now = queue.context.clock.now()
-    message = next(iter(queue.context.store.get(queue.name, [id])), None)
-    if message is None:
-        return _of_log(queue, id, now)
-    lease = _lease(queue, message, now)
+    (found,) = queue.context.store.find(queue.name, [id])
+    if found is None:
+        raise MessageNotFound(f"{queue.name} holds no message {id}")
+    message, lease, done = found.message, found.lease, found.finished
     return s.DetailDoc(
         message=s.MessageDoc.of(message),
-        state=_state(message, lease, now),
+        state=_state(found, now),
         deadline=lease.deadline if lease else None,
         owner=lease.owner if lease else None,
-        timeline=sorted(_moments(message, lease, None), key=lambda moment: moment.at),
+        finished=s.FinishedDoc.of(done) if done else None,
+        timeline=sorted(_moments(message, lease, done), key=lambda moment: moment.at),
         now=now,
     )
 
 
-def _of_log(queue: Queue, id: str, now: int) -> s.DetailDoc:
-    for name in dict.fromkeys([queue.name, dlq_of(queue.name)]):
-        if queue.context.store.get_queue(name) is None:
-            continue
-        view = View(name, State.LOG, id=id)
-        for entry in queue.context.store.browse(view, None, 1, now).entries:
-            done = entry.finished
-            return s.DetailDoc(
-                message=s.MessageDoc.of(entry.message),
-                state="done",
-                finished=s.FinishedDoc.of(done) if done else None,
-                timeline=sorted(_moments(entry.message, None, done), key=lambda m: m.at),
-                now=now,
-            )
-    raise MessageNotFound(f"{queue.name} holds no message {id}")
-
-
-def _state(message: Message, lease: Lease | None, now: int) -> str:
-    if lease is not None:
-        return "leased"
-    if is_dlq(message.queue):
-        return "dead"
-    return "delayed" if message.available_at > now else "ready"
-
-
-def _lease(queue: Queue, message: Message, now: int) -> Lease | None:
-    """Who holds it. Leases are found by walking those of the queue, as far as that is sensible."""
-    looked, view = 0, View(message.queue, State.LEASED)
-    for rows in pages(queue.context.store, view, now, budget=ANSWER_BYTES):
-        for entry in rows.entries:
-            if entry.message.id == message.id:
-                return entry.lease
-        looked += len(rows.entries)
-        if looked >= HOLDERS_MAX:
-            break
-    return None
+def _state(found: Entry, now: int) -> str:
+    state = found.state(now)
+    if state is State.LOG:
+        return "done"
+    return "dead" if state is not State.LEASED and is_dlq(found.message.queue) else state.value
 
 
 def _moments(message: Message, lease: Lease | None, done: Finished | None) -> Iterator[s.MomentDoc]:

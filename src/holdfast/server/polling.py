@@ -248,7 +248,7 @@ class Polls:
         try:
             stats = self._at.store.stats(names, now) if names else []
         except QueueNotFound:
-            there = [name for name in names if self._at.store.get_queue(name) is not None]
+            there = [spec.name for spec in self._at.store.queues(names)]
             stats = self._at.store.stats(there, now) if there else []
         quiet = {of.queue for of in stats if not of.ready or of.paused}
         return [name for name in names if name not in quiet]

@@ -49,7 +49,7 @@ from holdfast.server.ordered import Seat, Seats
 from holdfast.server.pipelines import pipelines, report, reports
 from holdfast.server.polling import Polls
 from holdfast.server.sizes import walk
-from holdfast.stores.contract import QueueStats
+from holdfast.stores.contract import QueueStats, held_in
 from holdfast.telemetry import tracing
 from holdfast.telemetry.observe import unobserved
 from holdfast.wire import shapes as s
@@ -271,7 +271,7 @@ class Service:
         of = self._queue(queue)
         policy, now = of.policy, self.at.clock.now()
         wanted = [item.id for item in items if item.outcome != "done"]
-        held = {m.id: m for m in self.at.store.get(queue, wanted)} if wanted else {}
+        held = {m.id: m for m in held_in(self.at.store, queue, wanted)} if wanted else {}
         moves: list[Transition] = []
         for item in items:
             message = held.get(item.id) or _unknown(queue, item.id)

@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from holdfast.errors import StoreUnavailable
 from holdfast.model import clock
+from holdfast.model.moves import State
 from holdfast.queue.context import Context
 from holdfast.spark import columns
 from holdfast.spark.connections import PAUSE_S, logger, patiently
-from holdfast.stores.contract import View
+from holdfast.stores.contract import Columnar, View
+from holdfast.telemetry.observe import unobserved
 from holdfast.work import ledger
 from holdfast.work.ledger import Part
 
@@ -28,17 +30,17 @@ def view(
     at: Context, view: View, after: str | None, schema: pa.Schema, timeout: float
 ) -> Iterator[pa.RecordBatch]:
     now = at.clock.now()
-    walks = _walks(at, view)
-    for walk in range(walks):
-        read = _Resumed(
-            lambda last, walk=walk: at.store.read_arrow(view, last or after, now, walk),  # pyright: ignore
-            lambda raw: f"{raw.column('k1')[-1].as_py()}.{raw.column('k2')[-1].as_py()}",
-            f"reading {view.queue}",
-            timeout,
-        )
-        for raw in read:
-            yield columns.of_raw(raw, view.queue, schema)
-    if walks:
+    store = unobserved(at.store)
+    if isinstance(store, Columnar) and (walks := store.arrow_walks(view)):
+        for walk in range(walks):
+            read = _Resumed(
+                lambda last, walk=walk: store.read_arrow(view, last or after, now, walk),
+                lambda raw: f"{raw.column('k1')[-1].as_py()}.{raw.column('k2')[-1].as_py()}",
+                f"reading {view.queue}",
+                timeout,
+            )
+            for raw in read:
+                yield columns.of_raw(raw, view.queue, schema)
         return
     while True:
         page = patiently(
@@ -57,9 +59,10 @@ def held(
     at: Context, queue: str, part: Part, schema: pa.Schema, timeout: float
 ) -> Iterator[pa.RecordBatch]:
     """A part of a batch. One page is read sooner as messages than another connection is made."""
-    if part.rows > ledger.PAGE and _can(at):
+    store = unobserved(at.store)
+    if part.rows > ledger.PAGE and isinstance(store, Columnar) and _walks(store, queue):
         read = _Resumed(
-            lambda last: at.store.leased_arrow(queue, part.name, last),  # pyright: ignore
+            lambda last: store.leased_arrow(queue, part.name, last),
             lambda raw: raw.column("id")[-1].as_py(),
             f"reading {queue}",
             timeout,
@@ -74,21 +77,8 @@ def held(
         yield columns.of_messages([lease.message for lease in leases], schema)
 
 
-def _can(at: Context) -> bool:
-    """Only PostgreSQL hands out columns so far, and only with the driver for it."""
-    if not hasattr(at.store, "read_arrow"):
-        return False
-    from holdfast.stores.postgres import arrow
-
-    return arrow.is_there()
-
-
-def _walks(at: Context, view: View) -> int:
-    if view.id is not None or not _can(at):
-        return 0
-    from holdfast.stores.postgres import arrow
-
-    return arrow.walks(view.state)
+def _walks(store: Columnar, queue: str) -> int:
+    return store.arrow_walks(View(queue, State.LEASED))
 
 
 class _Resumed:

@@ -108,7 +108,7 @@ def monitor(
     """
     url, at = reached(hf), hf.context
     check_queue_name(alerts, "alerts")
-    if at.store.get_queue(alerts) is None:
+    if at.spec(alerts) is None:
         raise QueueNotFound(f"alerts: no queue {alerts!r}; create it first")
     seconds("window", window)
     seconds("every", every)
@@ -241,7 +241,7 @@ class SampleReader(SimpleDataSourceStreamReader):
         at = context(self._url, timeout=STORE_TIMEOUT_S)
         try:
             now = at.clock.now()
-            there = [name for name in self._queues if at.store.get_queue(name) is not None]
+            there = [spec.name for spec in at.store.queues(self._queues)]
             rows = [self._row(one, now) for one in at.store.stats(there, now)] if there else []
         except HoldfastError as error:  # away, or a queue that vanished just now: the next one
             logger.warning("no sample: %s", error)

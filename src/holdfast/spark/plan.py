@@ -115,7 +115,7 @@ class _Held(msgspec.Struct):
 
 
 def _held_keys(at: Context, queue: str) -> _Held | None:
-    spec = at.store.get_queue(queue)
+    spec = at.spec(queue)
     if spec is None or not spec.ordered:
         return None
     return _Held(blocks=at.complete(spec).on_failure == "block")

@@ -328,7 +328,7 @@ class _Query:
 
     def _blocks(self) -> bool:
         """Whether a message that failed holds back what follows of its key."""
-        spec = self._at.store.get_queue(self._queue)
+        spec = self._at.spec(self._queue)
         if spec is None or not spec.ordered:
             return False
         return self._at.complete(spec).on_failure == "block"

@@ -113,7 +113,7 @@ class _Sink:
         check_columns(schema)
         at = context(given.url, timeout=given.store_timeout)
         found = patiently(
-            lambda: at.store.get_queue(given.queue),
+            lambda: at.spec(given.queue),
             f"planning to write to {given.queue}",
             given.store_timeout,
         )

@@ -87,7 +87,7 @@ class HoldfastSource(DataSource):
 
 
 def _must_exist(at: Context, queue: str) -> None:
-    if at.store.get_queue(queue) is None:
+    if at.spec(queue) is None:
         known = [spec.name for spec in at.store.queues() if not is_hidden(spec.name)]
         raise QueueNotFound(f"option queue: no queue {queue!r}; {did_you_mean(queue, known)}")
 

@@ -3,12 +3,16 @@
 A store is synchronous, thread-safe and batch first. `now` is always an argument, milliseconds by
 the store's clock. A store never decides: it applies transitions as compare-and-set and says, for
 each, what became of it. It raises only `StoreError`s and `QueueNotFound`.
+
+`Store` is two protocols: `Messages`, for queues and what they hold, and `Board`, for the small
+things that processes share. Messages change only by `enqueue`, `lease`, `settle`, `drop` and
+`restore`. `Columnar` and `Inspectable` are abilities that a store may have. See docs/adr/0017.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload, runtime_checkable
 
 import msgspec
 
@@ -17,7 +21,7 @@ from holdfast.model.moves import Enqueued, Settled, State, Transition
 from holdfast.model.queues import Depth, QueueSpec
 
 NO_DEADLINE = 253_402_300_799_000
-"""The end of the year 9999: the deadline of what is held under a batch name (see `Store.hold`)."""
+"""The end of the year 9999: the deadline of what is reserved (see `ReserveAsk`)."""
 
 
 class OtherQueue(msgspec.Struct, frozen=True):
@@ -38,7 +42,7 @@ class LeaseAsk(msgspec.Struct, frozen=True):
     partitions: tuple[int, ...] | None = None
     """Only these; None is every partition of the queue."""
     batch: str | None = None
-    """A durable name to re-read what was leased by (see `Store.leased`)."""
+    """A durable name by which the leases can be read again (see `View.batch`)."""
     epochs: tuple[int, ...] | None = None
     """Of the claims on `partitions`, in their order (see `partition_claim`). A partition gives
     nothing unless, in the same atomic step, `owner` holds its claim at that epoch, not run out at
@@ -56,6 +60,51 @@ class LeaseAsk(msgspec.Struct, frozen=True):
         first = OtherQueue(self.queue, self.timeout_ms)
         for other in (first, *self.others):
             yield LeaseAsk(other.queue, limit, self.owner, self.token, other.timeout_ms)
+
+
+class ReserveAsk(msgspec.Struct, frozen=True):
+    """A lease without a deadline, under a durable name. No message is read: the answer is a count.
+
+    The caller keeps a record of the name (see work/ledger.py): nothing else ever ends this lease.
+    """
+
+    queue: str
+    limit: int
+    owner: str
+    token: str
+    batch: str
+    partitions: tuple[int, ...] | None = None
+    epochs: tuple[int, ...] | None = None
+
+    def as_lease(self) -> LeaseAsk:
+        """The same ask, for stores that reserve by the steps of a lease."""
+        return LeaseAsk(
+            self.queue,
+            self.limit,
+            self.owner,
+            self.token,
+            timeout_ms=0,
+            partitions=self.partitions,
+            batch=self.batch,
+            epochs=self.epochs,
+        )
+
+
+class BatchEnd(msgspec.Struct, frozen=True):
+    """Ack up to `limit` of the messages that are leased under a batch name, without reading them.
+    Without a `status` they leave no row in the log."""
+
+    queue: str
+    batch: str
+    limit: int
+    status: Status | None
+
+
+class Purge(msgspec.Struct, frozen=True):
+    """Up to `limit` of a queue's waiting (not leased) messages."""
+
+    queue: str
+    limit: int
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -83,6 +132,18 @@ class View(msgspec.Struct, frozen=True):
     """Up to this cursor, inclusive (see `Store.split`)."""
     upto: str | None = None
     """Only what stood in line when a page with this `end` was read, at the place it had then."""
+    overdue_at: int | None = None
+    """Leased: only those with a deadline at or before this, read from the deadline index. Such a
+    page has no cursor: settle what it holds, and read the next one."""
+    batch: str | None = None
+    """Leased: only those of this batch name, by id; `after` is the last id of the page before. The
+    page after the last one is empty. Not together with any other restriction."""
+
+
+class ByPartition(msgspec.Struct, frozen=True):
+    """The queue whose partitions `Store.stats` counts."""
+
+    queue: str
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -90,9 +151,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     message: Message
     place: int
-    """Position in line. New each time a message comes to the end of one (see `Transition.tail`)."""
+    """Position in line. New each time a message comes to the end of one (see `Transition.tail`).
+    0 where it is not known: of what `Store.find` found waiting or leased, and in pages of
+    `View.overdue_at` and `View.batch`."""
     lease: Lease | None = None
     finished: Finished | None = None
+
+    def state(self, now: int) -> State:
+        if self.finished is not None:
+            return State.LOG
+        if self.lease is not None:
+            return State.LEASED
+        return State.READY if self.message.available_at <= now else State.DELAYED
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -100,7 +170,11 @@ class Page(msgspec.Struct, frozen=True):
     after: str | None
     """Pass it to get the next page; None at the end."""
     end: str
-    """The end of the line now; see `View.upto`."""
+    """The end of the line now; see `View.upto`. Empty for `View.overdue_at` and `View.batch`."""
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [entry.lease for entry in self.entries if entry.lease is not None]
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -158,7 +232,11 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
 
-class Store(Protocol):
+class Messages(Protocol):
+    """Queues and their messages."""
+
+    # Its life
+
     def migrate(self) -> None:
         """Make or upgrade the schema. Idempotent; safe when two processes run it at once."""
         ...
@@ -168,6 +246,15 @@ class Store(Protocol):
     def time(self) -> int:
         """The server's clock, in milliseconds."""
         ...
+
+    def tidy(self, now: int, *, log_before: int | None) -> None:
+        """The store's own upkeep, in bounded steps; the sweeper calls it at every tick.
+
+        `log_before`: no queue wants log rows that finished before this; None if one keeps all.
+        """
+        ...
+
+    # Queues
 
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         """Write all specs in one step if each stored revision is the spec's; else write none.
@@ -180,13 +267,14 @@ class Store(Protocol):
         """
         ...
 
-    def get_queue(self, name: str) -> QueueSpec | None: ...
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
-        """Every queue, by name.
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        """Every queue, by name; or those of `names` that exist, in the order of `names`.
 
         With `overdue`, only those with a lease whose deadline is at or before it, read from the
-        deadline index: in a few round trips, however many queues have nothing leased.
+        deadline index: in a few round trips, however many queues have nothing leased. Not together
+        with `names`.
         """
         ...
 
@@ -196,6 +284,8 @@ class Store(Protocol):
         The log does not count: what is finished keeps no queue alive.
         """
         ...
+
+    # Writes
 
     def enqueue(
         self,
@@ -219,6 +309,9 @@ class Store(Protocol):
         """
         ...
 
+    @overload
+    def lease(self, ask: ReserveAsk, now: int) -> int: ...
+    @overload
     def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
         """Up to `limit` messages with available_at <= now: highest lane first, then by place.
 
@@ -230,53 +323,32 @@ class Store(Protocol):
         of a single queue it is an error. The messages of different queues may be taken in
         different steps, and an answer may be short of the limit although there is more; it is
         empty only if there is nothing.
+
+        A `ReserveAsk` takes the same messages in the same way, and answers how many.
         """
         ...
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
-        """Lease under `ask.batch`, without a deadline; how many. `leased` reads them.
-
-        Whoever holds keeps a record of it (work/ledger.py): nothing else would ever let go of them.
-        """
-        ...
-
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        """Ack up to `limit` of the messages that a batch name holds; how many there were."""
-        ...
-
+    @overload
+    def settle(self, moves: BatchEnd, now: int, *, within: None = None) -> int: ...
+    @overload
     def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
-        """Apply each transition that still fits; one stale item never fails its neighbours."""
-        ...
+        """Apply each transition that still fits; one stale item never fails its neighbours.
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        """Leases with deadline <= now, oldest deadline first, read from the deadline index."""
-        ...
-
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
-        """What a batch name holds of a queue, by id; `after` is the last id of the page before."""
-        ...
-
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        """A page in lease order (log: in order of finishing), by keyset cursor. Changes nothing."""
-        ...
-
-    def split(self, view: View, parts: int, now: int) -> list[str]:
-        """Cursors that cut a view into about `parts` pieces of equal length, in order.
-
-        Fewer where there is little; a piece is what lies after one cursor and up to the next.
+        A `BatchEnd` acks what a batch name holds; the answer is how many there were.
         """
         ...
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        """Those of `ids` that the queue or its dead-letter queue holds, in no order."""
-        ...
+    @overload
+    def drop(self, what: Purge) -> int: ...
+    @overload
+    def drop(self, what: Sequence[Cut]) -> list[int]:
+        """Drop the oldest log rows of each queue; how many of each. A queue that is gone has none.
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
-        """At a cost that does not grow with the number of messages."""
-        ...
+        Costs a few round trips for all queues that have nothing to drop. The queues may be
+        trimmed in different steps.
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
-        """Of each partition, by number; at a cost that does not grow with their messages."""
+        A `Purge` drops waiting messages, without a trace; the answer is how many.
+        """
         ...
 
     def restore(self, queue: str, rows: Sequence[Finished], now: int) -> int:
@@ -288,24 +360,55 @@ class Store(Protocol):
         """
         ...
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
-        """Drop the oldest log rows of each queue; how many of each. A queue that is gone has none.
+    # Reads
 
-        Costs a few round trips for all queues that have nothing to drop. The queues may be
-        trimmed in different steps.
+    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        """A page in lease order (log: in order of finishing), by keyset cursor. Changes nothing."""
+        ...
+
+    def find(self, queue: str, ids: Sequence[str], *, log: bool = True) -> list[Entry | None]:
+        """For each of `ids`, where it is in the queue or its dead-letter queue.
+
+        What is held there, with its lease if it has one; otherwise, with `log`, the row it last
+        finished with in the log of either. None for an id that neither holds.
         """
         ...
 
-    def tidy(self, now: int, *, log_before: int | None) -> None:
-        """The store's own upkeep, in bounded steps; the sweeper calls it at every tick.
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        """Cursors that cut a view into about `parts` pieces of equal length, in order.
 
-        `log_before`: no queue wants log rows that finished before this; None if one keeps all.
+        Fewer where there is little; a piece is what lies after one cursor and up to the next.
         """
         ...
 
-    def purge(self, queue: str, limit: int) -> int:
-        """Drop up to `limit` waiting (not leased) messages, without a trace."""
+    @overload
+    def stats(self, queues: ByPartition, now: int) -> list[Depth]: ...
+    @overload
+    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        """Counts, at a cost that does not grow with the number of messages.
+
+        `ByPartition` asks for one queue, and the answer is of each of its partitions, by number.
+        """
         ...
+
+    def wait(
+        self,
+        queues: Sequence[str],
+        now: int,
+        timeout: float,
+        partitions: Sequence[int] | None = None,
+    ) -> bool:
+        """Return when there may be something to lease, or after `timeout` seconds.
+
+        False: there was nothing at the start, and no sign of anything since. Costs few round
+        trips, however many queues there are. With `partitions`, of one queue: what is ready in
+        its others wakes nobody.
+        """
+        ...
+
+
+class Board(Protocol):
+    """What processes coordinate by: claims, records and events. It knows nothing of messages."""
 
     def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
         """Take or renew a named lease; None while another owner's holds. ttl 0 gives it up."""
@@ -339,17 +442,54 @@ class Store(Protocol):
         """Events from now on, or after an event's `seq` as far as they are still kept."""
         ...
 
-    def wait(
-        self,
-        queues: Sequence[str],
-        now: int,
-        timeout: float,
-        partitions: Sequence[int] | None = None,
-    ) -> bool:
-        """Return when there may be something to lease, or after `timeout` seconds.
 
-        False: there was nothing at the start, and no sign of anything since. Costs few round
-        trips, however many queues there are. With `partitions`, of one queue: what is ready in
-        its others wakes nobody.
-        """
+class Store(Messages, Board, Protocol):
+    """All of it: what a connection stands on."""
+
+
+@runtime_checkable
+class Columnar(Protocol):
+    """A store that can hand out what it holds as Arrow record batches."""
+
+    def read_arrow(self, view: View, after: str | None, now: int, walk: int) -> Iterator[Any]:
+        """One of the walks of a view (see `arrow_walks`), from a cursor on."""
         ...
+
+    def leased_arrow(self, queue: str, batch: str, after: str | None) -> Iterator[Any]:
+        """What is leased under a batch name, by id; `after` is an id."""
+        ...
+
+    def arrow_walks(self, view: View) -> int:
+        """How many walks read this view; 0 if it has to be browsed."""
+        ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A store whose server can be asked how it is doing."""
+
+    def look(self) -> dict[str, Any]:
+        """What an operator wants to know of it; see `holdfast doctor`."""
+        ...
+
+
+def spec_of(store: Messages, name: str) -> QueueSpec | None:
+    """The queue of this name; None if there is none."""
+    return next(iter(store.queues([name])), None)
+
+
+def held_in(store: Messages, queue: str, ids: Sequence[str]) -> list[Message]:
+    """Those of `ids` that the queue or its dead-letter queue holds."""
+    return [found.message for found in store.find(queue, ids, log=False) if found is not None]
+
+
+def overdue_in(store: Messages, queue: str, now: int, limit: int) -> list[Lease]:
+    """Leases with deadline <= now, oldest deadline first."""
+    view = View(queue, State.LEASED, overdue_at=now)
+    return store.browse(view, None, limit, now).leases
+
+
+def batch_in(store: Messages, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    """A page of what is leased under a batch name, by id; empty only after the last one."""
+    view = View(queue, State.LEASED, batch=batch)
+    return store.browse(view, after, limit, 0).leases

@@ -17,12 +17,14 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model import clock
-from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, home_of, is_dlq
+from holdfast.model.message import Finished, Lease, Message, dlq_of, home_of, is_dlq
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
 from holdfast.model.queues import Depth, QueueSpec, partition_claim
 from holdfast.stores import url_options
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
+    BatchEnd,
     Claim,
     Cut,
     Entry,
@@ -77,7 +79,9 @@ def open_url(url: str) -> MemoryStore:
     return MemoryStore()
 
 
-class MemoryStore:
+class _Held:
+    """What it all stands on: the state, and one lock."""
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -86,6 +90,198 @@ class MemoryStore:
         self._events: deque[Event] = deque(maxlen=1000)
         self._event_seq = itertools.count(1)
 
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _waiting(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease is None]
+
+    def _held(self, queue: str) -> list[_Row]:
+        rows = self._state.rows.values()
+        return [row for row in rows if row.message.queue == queue and row.lease]
+
+    def _must_exist(self, queue: str) -> QueueSpec:
+        return must_exist(queue, self._state.specs.get(queue))
+
+
+class _Board(_Held):
+    """Claims, records and events."""
+
+    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
+        with self._lock:
+            claim = claimed(self._state.claims.get(name), name, owner, ttl_ms, now)
+            if claim is not None:
+                self._state.claims[name] = claim
+            return claim if ttl_ms else None
+
+    def claims(self, names: Sequence[str]) -> list[Claim | None]:
+        with self._lock:
+            return [self._state.claims.get(name) for name in names]
+
+    def put_record(
+        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
+    ) -> bool:
+        with self._lock:
+            records = self._state.records
+            stored = records.get((kind, name))
+            known = stored.revision if stored else 0
+            if revision is not None and revision != known:
+                return False
+            if value is None:
+                records.pop((kind, name), None)
+            else:
+                records[kind, name] = Record(name, value, known + 1, now)
+            return True
+
+    def records(
+        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        with self._lock:
+            found = [r for (k, _), r in sorted(self._state.records.items()) if k == kind]
+        return [r for r in found if r.name.startswith(prefix) and r.name > after][:limit]
+
+    def drop_records(
+        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
+    ) -> int:
+        with self._lock:
+            found = self.records(kind, prefix=prefix, limit=2**62)
+            drop = [r for r in found if before is None or r.updated_at < before][:limit]
+            for record in drop:
+                del self._state.records[kind, record.name]
+            return len(drop)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            for event in events:
+                self._events.append(msgspec.structs.replace(event, seq=next(self._event_seq)))
+            self._changed.notify_all()
+
+    def subscribe(self, after: int | None = None) -> _Subscription:
+        with self._lock:
+            newest = self._events[-1].seq if self._events else 0
+        return _Subscription(self, newest if after is None else after)
+
+    def events_after(self, seq: int, timeout: float) -> list[Event]:
+        def news() -> list[Event]:
+            return [event for event in self._events if event.seq > seq]
+
+        with self._changed:
+            self._changed.wait_for(news, timeout)
+            return news()
+
+
+class _Reads(_Held, StoreBase):
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+        with self._lock:
+            held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
+            late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
+            return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
+
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+        with self._lock:
+            self._must_exist(queue)
+            rows = [row for row in self._held(queue) if row.batch == batch]
+            held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
+            return [lease for lease in held if lease.id > (after or "")][:limit]
+
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
+        with self._lock:
+            keyed = self._in_order(view, now)
+            end = self._seq
+        if view.upto is not None:
+            keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
+        start = read_cursor(after)
+        return page_of([pair for pair in keyed if pair[0] > start], view, limit, end)
+
+    def split(self, view: View, parts: int, now: int) -> list[str]:
+        with self._lock:
+            keyed = self._in_order(view, now)
+        step = max(1, -(-len(keyed) // parts))
+        return [".".join(map(str, key)) for key, _ in keyed[step - 1 : -1 : step]]
+
+    def _in_order(self, view: View, now: int) -> list[tuple[tuple[int, int], Entry]]:
+        self._must_exist(view.queue)
+        return sorted(self._entries(view, now), key=lambda pair: pair[0])
+
+    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
+        if view.state is State.LOG:
+            for done in chain.from_iterable(self._state.log[view.queue].values()):
+                wanted = view.id in (None, done.finished.message.id)
+                if wanted and _between(done.finished.finished_at, view):
+                    entry = Entry(done.finished.message, done.seq, finished=done.finished)
+                    yield (done.finished.finished_at, done.seq), entry
+            return
+        for row in self._state.rows.values():
+            if row.message.queue == view.queue and _between(row.message.enqueued_at, view):
+                entry = Entry(row.message, row.place, row.lease)
+                if view.state is State.LEASED and row.lease:
+                    yield (row.lease.deadline, row.seq), entry
+                elif row.lease is None:
+                    due = row.message.available_at <= now
+                    if view.state is State.READY and due:
+                        yield (9 - row.lane, row.place), entry
+                    elif view.state is State.DELAYED and not due:
+                        yield (row.message.available_at, row.seq), entry
+
+    def find(self, queue: str, ids: Sequence[str], *, log: bool = True) -> list[Entry | None]:
+        with self._lock:
+            return super().find(queue, ids, log=log)
+
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        self._must_exist(queue)
+        keys = [(home_of(queue), id) for id in ids]
+        rows = [self._state.rows[key] for key in keys if key in self._state.rows]
+        return [Entry(row.message, 0, row.lease) for row in rows]
+
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        logs = [self._state.log.get(name, {}) for name in (home_of(queue), dlq_of(queue))]
+        past = [done for log in logs for id in ids for done in log.get(id, [])]
+        return last_of_each(
+            [Entry(one.finished.message, one.seq, finished=one.finished) for one in past]
+        )
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+        with self._lock:
+            return [self._stats(self._must_exist(queue), now) for queue in queues]
+
+    def _stats(self, spec: QueueSpec, now: int) -> QueueStats:
+        waiting = self._waiting(spec.name)
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {(r.message.partition, r.lane): r.message.enqueued_at for r in ready}
+        dead = 0
+        if not is_dlq(spec.name):
+            dlq = dlq_of(spec.name)
+            dead = sum(row.message.queue == dlq for row in self._state.rows.values())
+        return QueueStats(
+            queue=spec.name,
+            ready=len(ready),
+            delayed=len(waiting) - len(ready),
+            leased=len(self._held(spec.name)),
+            dead=dead,
+            done=self._state.done[spec.name],
+            oldest_age=max(0, now - min(heads.values())) / 1000 if heads else None,
+            paused=spec.paused,
+        )
+
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
+        with self._lock:
+            spec = self._must_exist(queue)
+            return [self._depth(queue, part, now) for part in range(spec.partitions)]
+
+    def _depth(self, queue: str, part: int, now: int) -> Depth:
+        waiting = [row for row in self._waiting(queue) if row.message.partition == part]
+        ready = [row for row in waiting if row.message.available_at <= now]
+        ready.sort(key=lambda row: row.place, reverse=True)
+        heads = {row.lane: row.message.enqueued_at for row in ready}
+        leased = sum(row.message.partition == part for row in self._held(queue))
+        oldest = min(heads.values(), default=None)
+        return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
+
+
+class MemoryStore(_Reads, _Board):
     def migrate(self) -> None: ...
 
     def close(self) -> None: ...
@@ -105,12 +301,12 @@ class MemoryStore:
             self._changed.notify_all()
             return True
 
-    def get_queue(self, name: str) -> QueueSpec | None:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
         with self._lock:
-            return self._state.specs.get(name)
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
-        with self._lock:
+            if names is not None:
+                return [spec for name in names if (spec := self._state.specs.get(name))]
             specs = [spec for _, spec in sorted(self._state.specs.items())]
             return [spec for spec in specs if overdue is None or self._is_late(spec, overdue)]
 
@@ -166,7 +362,7 @@ class MemoryStore:
         self._state.rows[key] = _Row(message, seq, seq, lane)
         return Enqueued.STORED
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         with self._lock:
             if ask.others:
                 return self._lease_many(ask, now)
@@ -187,7 +383,7 @@ class MemoryStore:
         for one in ask.each():
             limit = min(one.limit, ask.limit - len(leases))
             if limit and one.queue in self._state.specs:
-                leases += self.lease(msgspec.structs.replace(one, limit=limit), now)
+                leases += self._take_leases(msgspec.structs.replace(one, limit=limit), now)
         return leases
 
     def _given(self, ask: LeaseAsk, now: int) -> Sequence[int] | None:
@@ -200,17 +396,18 @@ class MemoryStore:
             if owns(self._state.claims.get(partition_claim(ask.queue, part)), ask.owner, epoch, now)
         ]
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         with self._lock:
-            leases = self.lease(ask, now)
+            leases = self._take_leases(ask, now)
             for lease in leases:
                 row = self._state.rows[home_of(ask.queue), lease.id]
                 row.lease = msgspec.structs.replace(lease, deadline=NO_DEADLINE)
             return len(leases)
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        queue, status = end.queue, end.status
         with self._lock:
-            held = self.leased(queue, batch, None, limit)
+            held = self._read_batch(queue, end.batch, None, end.limit)
             for lease in held:
                 ack = Transition(Verb.ACK, queue, lease.id, Target.DONE, lease.token, status=status)
                 self._finish(self._state.rows[home_of(queue), lease.id], ack, now)
@@ -228,7 +425,7 @@ class MemoryStore:
         row.lease = Lease(row.message, row.token, deadline, now, ask.owner)
         return row.lease
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         _no_transaction(within)
         with self._changed:
             answers = [self._settle(move, now) for move in moves]
@@ -329,103 +526,7 @@ class MemoryStore:
                     new += 1
             return new
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
-        with self._lock:
-            held = [(row.lease, row.seq) for row in self._held(queue) if row.lease]
-            late = [(lease.deadline, seq, lease) for lease, seq in held if lease.deadline <= now]
-            return [lease for _, _, lease in sorted(late, key=lambda late: late[:2])[:limit]]
-
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
-        with self._lock:
-            self._must_exist(queue)
-            rows = [row for row in self._held(queue) if row.batch == batch]
-            held = sorted((row.lease for row in rows if row.lease), key=lambda lease: lease.id)
-            return [lease for lease in held if lease.id > (after or "")][:limit]
-
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
-        with self._lock:
-            keyed = self._in_order(view, now)
-            end = self._seq
-        if view.upto is not None:
-            keyed = [pair for pair in keyed if pair[1].place <= int(view.upto or 0)]
-        start = read_cursor(after)
-        return page_of([pair for pair in keyed if pair[0] > start], view, limit, end)
-
-    def split(self, view: View, parts: int, now: int) -> list[str]:
-        with self._lock:
-            keyed = self._in_order(view, now)
-        step = max(1, -(-len(keyed) // parts))
-        return [".".join(map(str, key)) for key, _ in keyed[step - 1 : -1 : step]]
-
-    def _in_order(self, view: View, now: int) -> list[tuple[tuple[int, int], Entry]]:
-        self._must_exist(view.queue)
-        return sorted(self._entries(view, now), key=lambda pair: pair[0])
-
-    def _entries(self, view: View, now: int) -> Iterable[tuple[tuple[int, int], Entry]]:
-        if view.state is State.LOG:
-            for done in chain.from_iterable(self._state.log[view.queue].values()):
-                wanted = view.id in (None, done.finished.message.id)
-                if wanted and _between(done.finished.finished_at, view):
-                    entry = Entry(done.finished.message, done.seq, finished=done.finished)
-                    yield (done.finished.finished_at, done.seq), entry
-            return
-        for row in self._state.rows.values():
-            if row.message.queue == view.queue and _between(row.message.enqueued_at, view):
-                entry = Entry(row.message, row.place, row.lease)
-                if view.state is State.LEASED and row.lease:
-                    yield (row.lease.deadline, row.seq), entry
-                elif row.lease is None:
-                    due = row.message.available_at <= now
-                    if view.state is State.READY and due:
-                        yield (9 - row.lane, row.place), entry
-                    elif view.state is State.DELAYED and not due:
-                        yield (row.message.available_at, row.seq), entry
-
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        with self._lock:
-            rows = self._state.rows
-            keys = [(home_of(queue), id) for id in ids]
-            return [rows[key].message for key in keys if key in rows]
-
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
-        with self._lock:
-            return [self._stats(self._must_exist(queue), now) for queue in queues]
-
-    def _stats(self, spec: QueueSpec, now: int) -> QueueStats:
-        waiting = self._waiting(spec.name)
-        ready = [row for row in waiting if row.message.available_at <= now]
-        ready.sort(key=lambda row: row.place, reverse=True)
-        heads = {(r.message.partition, r.lane): r.message.enqueued_at for r in ready}
-        dead = 0
-        if not is_dlq(spec.name):
-            dlq = dlq_of(spec.name)
-            dead = sum(row.message.queue == dlq for row in self._state.rows.values())
-        return QueueStats(
-            queue=spec.name,
-            ready=len(ready),
-            delayed=len(waiting) - len(ready),
-            leased=len(self._held(spec.name)),
-            dead=dead,
-            done=self._state.done[spec.name],
-            oldest_age=max(0, now - min(heads.values())) / 1000 if heads else None,
-            paused=spec.paused,
-        )
-
-    def depths(self, queue: str, now: int) -> list[Depth]:
-        with self._lock:
-            spec = self._must_exist(queue)
-            return [self._depth(queue, part, now) for part in range(spec.partitions)]
-
-    def _depth(self, queue: str, part: int, now: int) -> Depth:
-        waiting = [row for row in self._waiting(queue) if row.message.partition == part]
-        ready = [row for row in waiting if row.message.available_at <= now]
-        ready.sort(key=lambda row: row.place, reverse=True)
-        heads = {row.lane: row.message.enqueued_at for row in ready}
-        leased = sum(row.message.partition == part for row in self._held(queue))
-        oldest = min(heads.values(), default=None)
-        return Depth(part, len(ready), len(waiting) - len(ready), leased, oldest)
-
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         return [self._trim(cut) for cut in cuts]
 
     def _trim(self, cut: Cut) -> int:
@@ -448,74 +549,12 @@ class MemoryStore:
 
     def tidy(self, now: int, *, log_before: int | None) -> None: ...
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         with self._lock:
             drop = [row.message.id for row in self._waiting(queue)][:limit]
             for id in drop:
                 del self._state.rows[home_of(queue), id]
             return len(drop)
-
-    def claim(self, name: str, owner: str, ttl_ms: int, now: int) -> Claim | None:
-        with self._lock:
-            claim = claimed(self._state.claims.get(name), name, owner, ttl_ms, now)
-            if claim is not None:
-                self._state.claims[name] = claim
-            return claim if ttl_ms else None
-
-    def claims(self, names: Sequence[str]) -> list[Claim | None]:
-        with self._lock:
-            return [self._state.claims.get(name) for name in names]
-
-    def put_record(
-        self, kind: str, name: str, value: bytes | None, revision: int | None, now: int
-    ) -> bool:
-        with self._lock:
-            records = self._state.records
-            stored = records.get((kind, name))
-            known = stored.revision if stored else 0
-            if revision is not None and revision != known:
-                return False
-            if value is None:
-                records.pop((kind, name), None)
-            else:
-                records[kind, name] = Record(name, value, known + 1, now)
-            return True
-
-    def records(
-        self, kind: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> list[Record]:
-        with self._lock:
-            found = [r for (k, _), r in sorted(self._state.records.items()) if k == kind]
-        return [r for r in found if r.name.startswith(prefix) and r.name > after][:limit]
-
-    def drop_records(
-        self, kind: str, *, prefix: str = "", before: int | None = None, limit: int
-    ) -> int:
-        with self._lock:
-            found = self.records(kind, prefix=prefix, limit=2**62)
-            drop = [r for r in found if before is None or r.updated_at < before][:limit]
-            for record in drop:
-                del self._state.records[kind, record.name]
-            return len(drop)
-
-    def publish(self, events: Sequence[Event]) -> None:
-        with self._changed:
-            for event in events:
-                self._events.append(msgspec.structs.replace(event, seq=next(self._event_seq)))
-            self._changed.notify_all()
-
-    def subscribe(self, after: int | None = None) -> _Subscription:
-        with self._lock:
-            newest = self._events[-1].seq if self._events else 0
-        return _Subscription(self, newest if after is None else after)
-
-    def events_after(self, seq: int, timeout: float) -> list[Event]:
-        def news() -> list[Event]:
-            return [event for event in self._events if event.seq > seq]
-
-        with self._changed:
-            self._changed.wait_for(news, timeout)
-            return news()
 
     def wait(
         self,
@@ -538,24 +577,9 @@ class MemoryStore:
                 return True
             return self._changed.wait(min([timeout, *ahead])) or min([timeout, *ahead]) < timeout
 
-    def _next_seq(self) -> int:
-        self._seq += 1
-        return self._seq
-
-    def _waiting(self, queue: str) -> list[_Row]:
-        rows = self._state.rows.values()
-        return [row for row in rows if row.message.queue == queue and row.lease is None]
-
-    def _held(self, queue: str) -> list[_Row]:
-        rows = self._state.rows.values()
-        return [row for row in rows if row.message.queue == queue and row.lease]
-
-    def _must_exist(self, queue: str) -> QueueSpec:
-        return must_exist(queue, self._state.specs.get(queue))
-
 
 class _Subscription:
-    def __init__(self, store: MemoryStore, after: int) -> None:
+    def __init__(self, store: _Board, after: int) -> None:
         self._store = store
         self._after = after
 

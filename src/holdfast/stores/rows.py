@@ -19,6 +19,15 @@ COLUMNS = (
 """What makes a Message, in the order of `read_message`."""
 WIDTH = COLUMNS.count(",") + 1
 
+
+def columns(**read_as: str) -> str:
+    """COLUMNS, some of them as the value of an expression."""
+    names = COLUMNS.split(", ")
+    if unknown := read_as.keys() - set(names):
+        raise KeyError(*unknown)
+    return ", ".join(read_as.get(name, name) for name in names)
+
+
 STATUSES = frozenset(get_args(Status))
 _encode = msgspec.json.Encoder().encode
 

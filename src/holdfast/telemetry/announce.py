@@ -12,12 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from holdfast.errors import HoldfastError
 from holdfast.model.message import is_dlq
 from holdfast.model.moves import Settled, Target, Transition, Verb
-from holdfast.stores.contract import Event, Store
+from holdfast.stores.contract import BatchEnd, Event, Store
 from holdfast.telemetry.observe import Wrapper, wraps
 
 NAMED_MAX = 100
@@ -87,7 +87,17 @@ def named(queues: Mapping[str, int]) -> dict[str, int]:
 
 
 class _Announcing(Wrapper):
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    @overload
+    def settle(self, moves: BatchEnd, now: int, *, within: None = None) -> int: ...
+    @overload
+    def settle(
+        self, moves: Sequence[Transition], now: int, *, within: Any = None
+    ) -> list[Settled]: ...
+    def settle(
+        self, moves: Sequence[Transition] | BatchEnd, now: int, *, within: Any = None
+    ) -> list[Settled] | int:
+        if isinstance(moves, BatchEnd):  # an ack: nothing dies
+            return self.wrapped.settle(moves, now)
         answers = self.wrapped.settle(moves, now, within=within)
         # Within a caller's transaction nothing is certain yet, and to publish could wait for it.
         if within is None and not getattr(_here, "quiet", False):

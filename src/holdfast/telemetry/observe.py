@@ -1,8 +1,9 @@
-"""For whoever wants to watch a connection: told, batch by batch, what went through it.
+"""Reports to observers, batch by batch, what went through a connection.
 
-All that can happen to a message is an enqueue, a lease or a settlement (docs/adr/0001). So one
-wrapper around the store sees it, whoever asked: a producer, a worker, the sweeper, a redrive; no
-verb can forget to tell. A connection that nobody watches does not have this wrapper.
+All that can happen to a message is an enqueue, a lease or a settlement (docs/adr/0001), and the
+contract has one method for each (docs/adr/0017). So one wrapper around the store sees everything,
+whoever asked: a producer, a worker, the sweeper, a redrive, Spark. A connection that nobody
+watches does not have this wrapper.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from threading import current_thread, main_thread
-from typing import Any, ParamSpec, Protocol, cast
+from typing import Any, ParamSpec, Protocol, cast, overload, runtime_checkable
 
-from holdfast.model.message import Lease, Message
+from holdfast.model.message import Lease, Message, Status
 from holdfast.model.moves import Enqueued, Settled, Transition
-from holdfast.stores.contract import LeaseAsk, Store
+from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk, Store
 
 P = ParamSpec("P")
 logger = logging.getLogger("holdfast.observe")
@@ -25,7 +26,8 @@ class Observer(Protocol):
     """Called once a batch, when the store has answered, in the thread that asked: be quick.
 
     Several threads may call at once. One that raises is logged, the first time, and changes nothing
-    else. What a caller's own transaction (`within=`) took counts before it is committed.
+    else. What a caller's own transaction (`within=`) took counts before it is committed. An
+    observer that also has the methods of `BatchObserver` is told of Spark's batches.
     """
 
     def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None: ...
@@ -43,11 +45,26 @@ class Observer(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchObserver(Protocol):
+    """What an observer may have besides: Spark leases and acks whole batches by a name, and what
+    they hold is not read at that time. So there is only a number to report."""
+
+    def reserved(self, queue: str, count: int) -> None:
+        """So many messages were leased for a batch."""
+        ...
+
+    def ended(self, queue: str, count: int, status: Status | None) -> None:
+        """So many messages of a batch were acked, and went to the log with this status."""
+        ...
+
+
 class Safe:
     """An observer that cannot hurt."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
+        self._batches = observer if isinstance(observer, BatchObserver) else None
         self._failed = False
 
     def enqueued(self, messages: Sequence[Message], answers: Sequence[Enqueued]) -> None:
@@ -62,6 +79,14 @@ class Safe:
     def handled(self, queue: str, seconds: float, ok: bool) -> None:
         self._try(self.observer.handled, queue, seconds, ok)
 
+    def reserved(self, queue: str, count: int) -> None:
+        if self._batches is not None:
+            self._try(self._batches.reserved, queue, count)
+
+    def ended(self, queue: str, count: int, status: Status | None) -> None:
+        if self._batches is not None:
+            self._try(self._batches.ended, queue, count, status)
+
     def _try(self, call: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
         try:
             call(*args, **options)
@@ -75,7 +100,7 @@ class Safe:
                 )
 
 
-def observed(store: Store, observer: Observer) -> Store:
+def observed(store: Store, observer: Safe) -> Store:
     """The same store, with somebody who watches what goes in and out."""
     return cast(Store, _Observed(store, observer))
 
@@ -105,7 +130,7 @@ def wraps(store: Store) -> Iterator[Store]:
 
 
 class _Observed(Wrapper):
-    def __init__(self, store: Store, observer: Observer) -> None:
+    def __init__(self, store: Store, observer: Safe) -> None:
         super().__init__(store)
         self._observer = observer
 
@@ -124,13 +149,35 @@ class _Observed(Wrapper):
         self._observer.enqueued(messages, answers)
         return answers
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    @overload
+    def lease(self, ask: ReserveAsk, now: int) -> int: ...
+    @overload
+    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]: ...
+    def lease(self, ask: LeaseAsk | ReserveAsk, now: int) -> list[Lease] | int:
+        if isinstance(ask, ReserveAsk):
+            count = self.wrapped.lease(ask, now)
+            if count:
+                self._observer.reserved(ask.queue, count)
+            return count
         leases = self.wrapped.lease(ask, now)
         for _, of_queue in groupby(leases, lambda lease: lease.message.queue):
             self._observer.leased(list(of_queue))
         return leases
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    @overload
+    def settle(self, moves: BatchEnd, now: int, *, within: None = None) -> int: ...
+    @overload
+    def settle(
+        self, moves: Sequence[Transition], now: int, *, within: Any = None
+    ) -> list[Settled]: ...
+    def settle(
+        self, moves: Sequence[Transition] | BatchEnd, now: int, *, within: Any = None
+    ) -> list[Settled] | int:
+        if isinstance(moves, BatchEnd):
+            count = self.wrapped.settle(moves, now)
+            if count:
+                self._observer.ended(moves.queue, count, moves.status)
+            return count
         answers = self.wrapped.settle(moves, now, within=within)
         if moves:
             self._observer.settled(moves, answers)

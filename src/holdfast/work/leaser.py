@@ -69,8 +69,7 @@ class Specs:
         return {name: self.policy(name) for name in names}
 
     def _one_by_one(self, names: Collection[str]) -> dict[str, QueueSpec]:
-        found = ((name, self._at.store.get_queue(name)) for name in names)
-        return {name: spec for name, spec in found if spec is not None}
+        return {spec.name: spec for spec in self._at.store.queues([*names])}
 
     def policy(self, name: str) -> Policy:
         """As it was last read; the connection's own for a queue that is gone."""

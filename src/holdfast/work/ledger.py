@@ -30,7 +30,7 @@ from holdfast.model.moves import Settled, Target, Transition
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.rules import lifecycle
-from holdfast.stores.contract import LeaseAsk, Record
+from holdfast.stores.contract import BatchEnd, Record, ReserveAsk, batch_in
 from holdfast.work.handlers import Verdict, decide
 from holdfast.work.ownership import Owner
 
@@ -287,7 +287,7 @@ class Batches:
         if not stats.ready or stats.paused or limit < 1:
             return None
         hold = secrets.token_hex(8)
-        spec = self._at.store.get_queue(self._queue)
+        spec = self._at.spec(self._queue)
         if spec is not None and spec.ordered:
             return self._hold_ordered(query, batch, limit, hold)
         each = max(-(-min(limit, stats.ready) // self._slices), min(1000, limit))
@@ -297,15 +297,14 @@ class Batches:
             query = self._taking(query, batch, hold, counts)
             if query.stopping:
                 break  # asked meanwhile
-            ask = LeaseAsk(
+            ask = ReserveAsk(
                 self._queue,
                 min(each, limit - sum(counts)),
                 f"spark:{query.id}",
                 secrets.token_hex(8),
-                RESERVED_MS,
-                batch=part_name(hold, len(counts)),
+                part_name(hold, len(counts)),
             )
-            n = self._at.store.hold(ask, self._now())
+            n = self._at.store.lease(ask, self._now())
             if n:
                 counts.append(n)
             if n < ask.limit:
@@ -314,7 +313,7 @@ class Batches:
 
     def _look(self) -> None:
         """Put back what is overdue, as every lease does: perhaps nobody sweeps."""
-        spec = self._at.store.get_queue(self._queue)
+        spec = self._at.spec(self._queue)
         if spec is not None and self._at.looks.due(self._queue, self._now()):
             self._at.look(self._queue, self._at.complete(spec))
 
@@ -330,20 +329,19 @@ class Batches:
             query = self._taking(query, batch, hold, counts)
             if query.stopping or sum(counts) >= limit:
                 break
-            ask = LeaseAsk(
+            ask = ReserveAsk(
                 self._queue,
                 min(each, limit - sum(counts)),
                 self._owner.name,
                 secrets.token_hex(8),
-                RESERVED_MS,
-                (part.number,),
                 part_name(hold, len(counts)),
+                (part.number,),
                 (part.epoch,),
             )
             now = self._now()
-            n = self._at.store.hold(ask, now)
+            n = self._at.store.lease(ask, now)
             if n:
-                n -= self._owner.put_off(part.number, part_name(hold, len(counts)), now)
+                n -= self._owner.put_off(part.number, ask.batch, now)
             if n:
                 counts.append(n)
         return self._taken(query, batch, hold, counts)
@@ -457,7 +455,7 @@ def read(
     """
     after: str | None = None
     while True:
-        leases = fetch(lambda after=after: at.store.leased(queue, part, after, PAGE))
+        leases = fetch(lambda after=after: batch_in(at.store, queue, part, after, PAGE))
         if leases:
             yield leases
         if len(leases) < PAGE:
@@ -511,7 +509,7 @@ def apply_verdicts(at: Context, query: Query) -> tuple[int, int]:
     """Apply what was published; how many go round again, and how many are dead."""
     if query.judged is None:
         return 0, 0
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return 0, 0
     policy, retried, dead = at.complete(spec), 0, 0
@@ -542,12 +540,12 @@ def _apply(at: Context, moves: list[Transition], leases: list[Lease], now: int) 
 
 def finish(at: Context, query: Query) -> None:
     """Ack all that the batch still holds."""
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return  # its messages went with the queue
     status = lifecycle.ack_status(query.queue, at.complete(spec))
     for part in parts_of(query):
-        while at.store.finish(query.queue, part.name, PART_ROWS, at.clock.now(), status):
+        while at.store.settle(BatchEnd(query.queue, part.name, PART_ROWS, status), at.clock.now()):
             pass
 
 
@@ -641,7 +639,7 @@ def _is_old(query: Query, now: int) -> bool:
 
 def release_strays(at: Context, query: Query, *, counted: bool = False) -> int:
     """Give back what is held by names that were given up. `counted`: as a delivery that failed."""
-    spec = at.store.get_queue(query.queue)
+    spec = at.spec(query.queue)
     if spec is None:
         return 0
     policy = at.complete(spec)
@@ -663,7 +661,7 @@ def release_strays(at: Context, query: Query, *, counted: bool = False) -> int:
 
 def _release(at: Context, queue: str, part: str, move: Callable[[Lease, int], Transition]) -> int:
     n = 0
-    while leases := at.store.leased(queue, part, None, PAGE):
+    while leases := batch_in(at.store, queue, part, None, PAGE):
         now = at.clock.now()
         answers = at.store.settle([move(lease, now) for lease in leases], now)
         moved = sum(answer is Settled.APPLIED for answer in answers)

@@ -33,7 +33,16 @@ from holdfast.rules import lifecycle
 from holdfast.rules.decide import decide
 from holdfast.rules.lifecycle import ms
 from holdfast.rules.outcome import Done, Fail, Outcome, Release, Retry
-from holdfast.stores.contract import NO_DEADLINE, Claim, Entry, LeaseAsk, View
+from holdfast.stores.contract import (
+    NO_DEADLINE,
+    ByPartition,
+    Claim,
+    Entry,
+    LeaseAsk,
+    View,
+    batch_in,
+    held_in,
+)
 
 MEMBER = "consumer"
 """The kind of record that says that a consumer of a queue is alive."""
@@ -216,7 +225,7 @@ class Owner:
     def seize(self) -> list[Part]:
         """Claim every partition that is free, or ours; those of them that can be worked now."""
         now = self._at.clock.now()
-        depths = self._at.store.depths(self.queue.name, now)
+        depths = self._at.store.stats(ByPartition(self.queue.name), now)
         self._spec, self._policy = self.queue.spec, self.queue.policy
         with self._lock:
             self._parts.clear()  # nothing is kept between two batches but the claims
@@ -245,10 +254,10 @@ class Owner:
         store, name, back = self._at.store, self.queue.name, 0
         before = {key: until for key, until in self._waiting.items() if until > asked_at}
         keys = before | self._delayed_keys()
-        depths = store.depths(name, self._at.clock.now())
+        depths = store.stats(ByPartition(name), self._at.clock.now())
         barred = not self._is_clear(number, depths)
         after: str | None = None
-        while (keys or barred) and (leases := store.leased(name, batch, after, PAGE)):
+        while (keys or barred) and (leases := batch_in(store, name, batch, after, PAGE)):
             now, after = self._at.clock.now(), leases[-1].id
             waiting = [lease for lease in leases if barred or (lease.message.key or "") in keys]
             moves = [
@@ -312,7 +321,7 @@ class Owner:
         """Towards an equal share. Every consumer does the same sum on the same facts."""
         store, now = self._at.store, self._at.clock.now()
         try:
-            depths = store.depths(self.queue.name, now)
+            depths = store.stats(ByPartition(self.queue.name), now)
             self._spec, self._policy = self.queue.spec, self.queue.policy
         except QueueNotFound:
             for part in self._held():
@@ -393,7 +402,7 @@ class Owner:
             return
         now, by_number = self._at.clock.now(), {part.number: part for part in parts}
         name, store = self.queue.name, self._at.store
-        depths = store.depths(name, now)
+        depths = store.stats(ByPartition(name), now)
         held: set[int] = set()
         left: list[tuple[Part, Lease]] = []
         if any(_left_behind(part, depths) for part in parts):
@@ -676,7 +685,7 @@ class Owner:
     def _not_barred(self, parts: list[Part]) -> list[Part]:
         if not any(self._start(part.number) for part in parts):
             return parts
-        depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         return [part for part in parts if self._is_clear(part.number, depths)]
 
     def _barriers(
@@ -686,7 +695,7 @@ class Owner:
         numbers = {n for lease in leases if self._start(n := lease.message.partition)}
         if not numbers:
             return set(), {}
-        depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+        depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         older = {d.partition for d in depths if d.partition < self._start(max(numbers))}
         waits = {n for n in older if depths[n].delayed}
         keys: dict[str, tuple[int, int]] = {}
@@ -695,7 +704,7 @@ class Owner:
                 first, until = keys.get(key, (number, 0))
                 keys[key] = (first, max(until, blocker.until))
             # One that came due meanwhile is among the delayed no more: now it counts as ready.
-            depths = self._at.store.depths(self.queue.name, self._at.clock.now())
+            depths = self._at.store.stats(ByPartition(self.queue.name), self._at.clock.now())
         return {n for n in numbers if not self._is_clear(n, depths)}, keys
 
     def _start(self, number: int) -> int:
@@ -718,7 +727,7 @@ class Owner:
             }
         if not due:
             return set()
-        known = self._at.store.get(self.queue.name, sorted(due))
+        known = held_in(self._at.store, self.queue.name, sorted(due))
         return due - {message.id for message in known if message.queue == self.queue.name}
 
 

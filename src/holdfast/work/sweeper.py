@@ -19,7 +19,7 @@ from holdfast.queue import archives, expiry, redrive, topic
 from holdfast.queue.context import Context
 from holdfast.queue.expiry import Swept, settle_overdue
 from holdfast.rules.lifecycle import ms
-from holdfast.stores.contract import Cut
+from holdfast.stores.contract import Cut, overdue_in
 from holdfast.telemetry import announce
 from holdfast.work import ledger
 
@@ -125,7 +125,7 @@ class Sweeper:
 
     def _requeue_batch(self, queue: str, policy: Policy, now: int) -> Swept:
         try:
-            late = self._at.store.overdue(queue, now, self._settings.requeue_batch_size)
+            late = overdue_in(self._at.store, queue, now, self._settings.requeue_batch_size)
         except QueueNotFound:
             return Swept()  # deleted since the tick began
         at = self._at
@@ -159,7 +159,7 @@ class Sweeper:
             if not wanted:
                 break
             dropped = dict(
-                zip((cut.queue for cut in wanted), self._at.store.trim(wanted), strict=True)
+                zip((cut.queue for cut in wanted), self._at.store.drop(wanted), strict=True)
             )
             trimmed += sum(dropped.values())
             self._keep_lock()

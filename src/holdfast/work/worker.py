@@ -38,6 +38,7 @@ from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
 from holdfast.queue.queue import Queue
 from holdfast.rules import lifecycle
+from holdfast.stores.contract import ByPartition
 from holdfast.telemetry import tracing
 from holdfast.work.handlers import (
     CannotRun,
@@ -301,7 +302,7 @@ class Worker:
     def _all_empty(self) -> bool:
         """Of ordered queues also what others own: it is theirs to finish."""
         now = self._at.clock.now()
-        depths = [self._at.store.depths(name, now) for name in self._owners]
+        depths = [self._at.store.stats(ByPartition(name), now) for name in self._owners]
         return not any(depth.ready for of in depths for depth in of)
 
     def _take_in(self, items: list[Delivery]) -> None:

@@ -11,7 +11,7 @@ sqlite_bug = partial(Bug, store="sqlite")
 BUGS = [
     sqlite_bug(
         name="a lease counts no attempt",
-        where="TAKE",
+        where="_take",
         old="attempts = attempts + 1, lease",
         new="attempts = attempts, lease",
         caught_by="conformance/test_leasing.py",
@@ -25,9 +25,9 @@ BUGS = [
     ),
     sqlite_bug(
         name="priority is ignored",
-        where="PICK",
-        old="ORDER BY lane DESC, place LIMIT :limit",
-        new="ORDER BY place LIMIT :limit",
+        where="_LINE",
+        old="ORDER BY lane DESC, place",
+        new="ORDER BY place",
         caught_by="conformance/test_leasing.py",
     ),
     sqlite_bug(
@@ -39,14 +39,14 @@ BUGS = [
     ),
     sqlite_bug(
         name="a lease is overdue a millisecond late",
-        where="SQLiteStore.overdue",
-        old="AND deadline <= ? ORDER BY deadline",
-        new="AND deadline < ? ORDER BY deadline",
+        where="OVERDUE",
+        old="AND deadline <= :now ORDER BY deadline",
+        new="AND deadline < :now ORDER BY deadline",
         caught_by="conformance/test_overdue.py",
     ),
     sqlite_bug(
         name="a repeated enqueue replaces the message",
-        where="ENQUEUE",
+        where="_enqueue",
         old="ON CONFLICT DO NOTHING",
         new="ON CONFLICT (home, id) DO UPDATE SET body = excluded.body",
         caught_by="conformance/test_enqueueing.py",
@@ -62,13 +62,13 @@ BUGS = [
     sqlite_bug(
         name="a message's own visibility time-out is ignored",
         where="TAKE",
-        old="deadline = :now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)",
-        new="deadline = :now + :timeout",
+        old=":now + coalesce(cast(round(ack_timeout * 1000) AS INTEGER), :timeout)",
+        new=":now + :timeout",
         caught_by="conformance/test_overdue.py",
     ),
     sqlite_bug(
         name="only one partition is leased from",
-        where="SQLiteStore._take",
+        where="take",
         old="tuple(range(partitions)) if ask.partitions is None else ask.partitions",
         new="(0,) if ask.partitions is None else ask.partitions",
         caught_by="conformance/test_leasing.py",
@@ -84,15 +84,15 @@ BUGS = [
     ),
     sqlite_bug(
         name="a page repeats the last row of the one before",
-        where="_WALKS",
+        where="_walks",
         old="{second} > :second",
         new="{second} >= :second",
         caught_by="conformance/test_keeping.py",
     ),
     sqlite_bug(
         name="a queue's spec overwrites a newer revision",
-        where="SQLiteStore.put_queues",
-        old="if any(stored.get(spec.name, 0) != spec.revision for spec in specs):",
+        where="put",
+        old="if any(revisions.get(spec.name, 0) != spec.revision for spec in specs):",
         new="if False:",
         caught_by="conformance/test_keeping.py",
     ),
@@ -164,9 +164,9 @@ BUGS = [
     ),
     sqlite_bug(
         name="held messages have a deadline",
-        where="SQLiteStore.hold",
-        old="return len(self._take(ask, now, TAKE_HELD)[1])",
-        new="return len(self._take(ask, now, TAKE)[1])",
+        where="reserve",
+        old="return len(take(connections, ask, now, TAKE_HELD)[1])",
+        new="return len(take(connections, ask, now, TAKE)[1])",
         caught_by="conformance/test_holding.py",
     ),
     sqlite_bug(
@@ -192,16 +192,16 @@ BUGS = [
     ),
     sqlite_bug(
         name="a receipt does not stop the same batch a second time",
-        where="SQLiteStore.enqueue",
-        old='if receipt is not None and not records.put(db, "receipt", receipt, b"", 0, now):',
-        new='if receipt is not None and not records.put(db, "receipt", receipt, b"", None, now):',
+        where="enqueue",
+        old='if receipt is not None and not board.put(db, "receipt", receipt, b"", 0, now):',
+        new='if receipt is not None and not board.put(db, "receipt", receipt, b"", None, now):',
         caught_by="conformance/test_recording.py",
     ),
     sqlite_bug(
         name="a view is split only once",
-        where="split",
-        old="for a, b in rows[: max(0, count - 1) // step]]",
-        new="for a, b in rows[:1]]",
+        where="SqlStore.split",
+        old="for a, b in cuts[: max(0, count - 1) // step]]",
+        new="for a, b in cuts[:1]]",
         caught_by="conformance/test_splitting.py",
     ),
     sqlite_bug(

@@ -41,7 +41,7 @@ from holdfast.queue.redrive.choosing import (
 )
 from holdfast.queue.topic import is_hidden
 from holdfast.rules import lifecycle
-from holdfast.stores.contract import Entry, Event, View
+from holdfast.stores.contract import Entry, Event, View, held_in
 
 BATCH = 50
 """Moved in one step of the store, and held in memory: nobody else waits longer than for that."""
@@ -238,7 +238,9 @@ def walk(
 
 def recounted(at: Context, dlq: str, tally: Tally) -> Tally:
     """With what was moved of the batch that somebody was at when it died."""
-    held = {message.id: message for message in at.store.get(dlq, [id for id, _ in tally.batch])}
+    held = {
+        message.id: message for message in held_in(at.store, dlq, [id for id, _ in tally.batch])
+    }
     still_there = sum(
         id in held and held[id].queue == dlq and held[id].redriven == before
         for id, before in tally.batch
@@ -255,11 +257,11 @@ def news(at: Context, dlq: str, to: str, count: int, id: str | None, state: str)
 
 def _source(at: Context, dlq: str) -> QueueSpec:
     """Checked in the order in which every interface reports it."""
-    if at.store.get_queue(dlq) is None:
+    if at.spec(dlq) is None:
         raise QueueNotFound(f"no queue {dlq!r}")
     if not is_dlq(dlq):
         raise InvalidArgument("dlq", f"{dlq!r} is not a dead-letter queue; did you mean {dlq}.dlq?")
-    source = at.store.get_queue(home_of(dlq))
+    source = at.spec(home_of(dlq))
     if source is None:
         raise SourceQueueGone(f"{dlq}: its queue {home_of(dlq)!r} is gone; create it first")
     return source
@@ -269,7 +271,7 @@ def _target(at: Context, to: Any) -> QueueSpec:
     check_queue_name(to, "to")
     if is_dlq(to):
         raise InvalidArgument("to", f"{to!r} is a dead-letter queue; name one that is worked")
-    spec = None if is_hidden(to) else at.store.get_queue(to)
+    spec = None if is_hidden(to) else at.spec(to)
     if spec is None:
         known = [q.name for q in at.store.queues() if not is_dlq(q.name) and not is_hidden(q.name)]
         raise QueueNotFound(f"no queue {to!r}; {did_you_mean(to, known)}")
@@ -289,7 +291,7 @@ def _present(at: Context, dlq: str, ids: Sequence[str]) -> set[str]:
     """Those that are dead letters now. In pieces: what the store gives has payloads."""
     found: set[str] = set()
     for start in range(0, len(ids), BATCH):
-        held = at.store.get(dlq, ids[start : start + BATCH])
+        held = held_in(at.store, dlq, ids[start : start + BATCH])
         found |= {message.id for message in held if message.queue == dlq}
     return found
 

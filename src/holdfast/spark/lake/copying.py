@@ -35,7 +35,7 @@ from holdfast.spark import sessions
 from holdfast.spark.connections import context, patiently
 from holdfast.spark.lake.archive import Progress, identity, named, reached
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.stores.contract import Entry, View
+from holdfast.stores.contract import Entry, View, held_in, spec_of
 
 KIND = "copy"
 PAGE = 500
@@ -188,7 +188,7 @@ class _Copy:
         for record in self._target.store.records(KIND, limit=NOTES_MAX):
             note, home = _note(record.value), record.name
             mine = note.source == self._name and (queues is None or home in queues)
-            if mine and note.moving and self._source.store.get_queue(home) is None:
+            if mine and note.moving and spec_of(self._source.store, home) is None:
                 archives.give_up(self._target, self._name, [home, dlq_of(home)])
                 self._release(home, note)
                 ended.append(home)
@@ -198,7 +198,7 @@ class _Copy:
         """Both sides stand still, and the target is this copy's."""
         noted = self._target.store.records(KIND, prefix=home, limit=100)
         mine = next((_note(r.value) for r in noted if r.name == home), None)
-        there = self._target.store.get_queue(home)
+        there = spec_of(self._target.store, home)
         if there is not None and (mine is None or mine.source != self._name):
             raise FailedPrecondition(
                 f"{home!r} is in the target already, and no copy of this source: delete it first"
@@ -243,7 +243,7 @@ class _Copy:
     def _release(self, home: str, note: _Note) -> None:
         """The target is as the source was."""
         specs = [_must(self._target, name) for name in (home, dlq_of(home))]
-        dead = self._source.store.get_queue(dlq_of(home))
+        dead = spec_of(self._source.store, dlq_of(home))
         flags = (note.paused, dead.paused if dead else False)
         self._put(
             self._target, [replace(s, paused=flag) for s, flag in zip(specs, flags, strict=True)]
@@ -291,7 +291,7 @@ _note = msgspec.json.Decoder(_Note).decode
 
 
 def _must(at: Context, name: str) -> QueueSpec:
-    spec = at.store.get_queue(name)
+    spec = at.spec(name)
     if spec is None:
         raise QueueNotFound(f"no queue {name!r}: it vanished meanwhile")
     return spec
@@ -339,7 +339,7 @@ def _take_away(task: _Task) -> Sum:
     try:
         for entries in _pages(source, View(task.queue, task.state), None, task.now):
             ids = [entry.message.id for entry in entries]
-            there = {m.id: _digest(m) for m in target.store.get(task.queue, ids)}
+            there = {m.id: _digest(m) for m in held_in(target.store, task.queue, ids)}
             equal = [e for e in entries if there.get(e.message.id) == _digest(e.message)]
             moves = [moved_away(task.queue, e.message.id, e.place) for e in equal]
             count += source.store.settle(moves, task.now).count(Settled.APPLIED)

@@ -42,7 +42,7 @@ from holdfast.spark.lake.archive import Progress, reached
 from holdfast.spark.lake.files import Lake
 from holdfast.spark.lake.reading import Ask, Window
 from holdfast.spark.options import STORE_TIMEOUT_S
-from holdfast.stores.contract import View
+from holdfast.stores.contract import View, held_in
 
 BATCH = 200
 """Moved in one step of a store."""
@@ -241,9 +241,9 @@ class _Mover:
 
     def _move(self, rows: list[dict[str, Any]], told: dict[str, tuple[str, str | None]]) -> None:
         plan, now = self._plan, self._at.clock.now()
-        held = self._at.store.get(plan.dlq, [row["id"] for row in rows])
+        held = held_in(self._at.store, plan.dlq, [row["id"] for row in rows])
         letters = {m.id: m for m in held if m.queue == plan.dlq}
-        target = self._at.store.get_queue(plan.to) if plan.elsewhere else None
+        target = self._at.spec(plan.to) if plan.elsewhere else None
         if plan.elsewhere and target is None:
             raise QueueNotFound(f"no queue {plan.to!r}")
         moves: list[Transition] = []
@@ -288,8 +288,8 @@ class _Mover:
             return
         plan, ids = self._plan, [row["id"] for row in rows]
         store = self._at.store
-        there = {m.id: m for m in store.get(plan.to, ids)}
-        there |= {m.id: m for m in store.get(plan.dlq, ids) if m.queue == plan.dlq}
+        there = {m.id: m for m in held_in(store, plan.to, ids)}
+        there |= {m.id: m for m in held_in(store, plan.dlq, ids) if m.queue == plan.dlq}
         for row in rows:
             message = there.get(row["id"]) or self._finished(row["id"])
             if message is not None and message.redriven > row["redriven"]:

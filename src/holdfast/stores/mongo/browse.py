@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -178,10 +179,23 @@ def count(at: Collection[Doc], view: View, q: int, now: int) -> int:
     return n
 
 
+def found(doc: Doc, queue: str) -> Entry:
+    """A message that was looked for by its id; without its lease if that cannot be read."""
+    if doc.get("st") == LEASED:
+        with suppress(StoreCorrupt):
+            lease = read_lease(doc, queue)
+            return Entry(lease.message, 0, lease)
+    return Entry(read_message(doc, queue), 0)
+
+
+def logged(doc: Doc, queue: str) -> Entry:
+    finished = read_finished(doc, queue)
+    return Entry(finished.message, position(doc, "fa", "sq")[1], finished=finished)
+
+
 def _entry(doc: Doc, view: View) -> Entry:
     if view.state is State.LOG:
-        finished = read_finished(doc, view.queue)
-        return Entry(finished.message, position(doc, "fa", "sq")[1], finished=finished)
+        return logged(doc, view.queue)
     place = position(doc, "rk", "pl")[1]
     if view.state is State.LEASED:
         lease = read_lease(doc, view.queue)

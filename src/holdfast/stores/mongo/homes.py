@@ -4,7 +4,7 @@ several writes, and nobody may find it in both homes or in none.
 The old document is marked as going. The new one comes as a lease that nobody holds, which names
 the old one. Then the old one is taken out, if it is still marked and nobody took it meanwhile. At
 last the new one is let go into its line. Who dies on the way leaves such a lease behind: when it
-is overdue (see `MongoStore.overdue`), `go_on` takes it out if the old one is still there, else it
+is overdue (see `MongoStore._read_overdue`), `go_on` takes it out if the old one is still there, else it
 is let go.
 """
 

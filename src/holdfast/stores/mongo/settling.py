@@ -327,7 +327,7 @@ def finish_alone(
     """First into the log, then out of the queue; if the lease was lost between, out of the log.
 
     Whoever dies between leaves a log row with the token that the message is still held by: see
-    `MongoStore.overdue`.
+    `MongoStore._read_overdue`.
     """
     new = False
     if row is not None:

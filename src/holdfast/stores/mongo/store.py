@@ -22,10 +22,13 @@ from holdfast.model.message import Finished, Lease, Message, Status, dlq_of, hom
 from holdfast.model.moves import Enqueued, Settled, State, Target, Transition, Verb
 from holdfast.model.queues import Depth, QueueSpec
 from holdfast.stores import in_steps, page_of, read_cursor
+from holdfast.stores.base import StoreBase, last_of_each
 from holdfast.stores.contract import (
     NO_DEADLINE,
+    BatchEnd,
     Claim,
     Cut,
+    Entry,
     Event,
     LeaseAsk,
     Page,
@@ -76,7 +79,6 @@ from holdfast.stores.mongo.rows import (
     number,
     q_of,
     read_lease,
-    read_message,
     write_finished,
     write_log,
     write_message,
@@ -106,7 +108,7 @@ def open_url(url: str) -> MongoStore:
     return MongoStore(where(url))
 
 
-class MongoStore:
+class MongoStore(StoreBase):
     def __init__(self, where: Where) -> None:
         self._where = where
         self._db = Connections(where)
@@ -186,11 +188,13 @@ class MongoStore:
         self._tell(spec.name for spec in specs)
         return done
 
-    def get_queue(self, name: str) -> QueueSpec | None:
-        known = self._queues.look_up(name)
-        return known.spec if known else None
-
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            known = self._queues.look_up_all(names) if len(names) > 1 else None
+            found = known.values() if known else [self._queues.look_up(name) for name in names]
+            return [each.spec for each in found if each is not None]
         if overdue is None:
             return self._queues.all()
         with self._db.translated():
@@ -266,7 +270,7 @@ class MongoStore:
         """Those of the messages that the logs of their queues or dead letters have since then."""
         found: set[int] = set()
         log, asked = self._db.get(LOG, session), list(since)
-        logs = {name: self._logs(name) for name in {messages[n].queue for n in asked}}
+        logs = {name: list(self._names(name)) for name in {messages[n].queue for n in asked}}
         for start in range(0, len(asked), LOOKED_UP):
             some = asked[start : start + LOOKED_UP]
             ranges = [
@@ -280,11 +284,6 @@ class MongoStore:
                 n for n in some for q in logs[messages[n].queue] if (q, messages[n].id) in ended
             }
         return found
-
-    def _logs(self, queue: str) -> list[int]:
-        """The numbers of a queue and of its dead-letter queue."""
-        known = [self._queues.look_up(name) for name in {home_of(queue), dlq_of(queue)}]
-        return [each.q for each in known if each is not None]
 
     def _insert(self, docs: list[Doc], careful: bool, session: Session) -> list[bool]:
         """Whether each was new; of one id twice, the first is."""
@@ -308,7 +307,7 @@ class MongoStore:
         at = iter(range(len(new)))
         return [is_new and next(at) not in failed for is_new in stored]
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
         if ask.epochs is not None:
@@ -380,7 +379,7 @@ class MongoStore:
                 )
         return leases, met
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             part = msgspec.structs.replace(ask, limit=min(STEP, ask.limit - held))
@@ -476,13 +475,14 @@ class MongoStore:
         while self._counting.moving(queue, now, lambda q: self._leasing.promote(q, now)):
             pass
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        self._queues.must_exist(queue)
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        self._queues.must_exist(end.queue)
         done = 0
-        while done < limit:
-            if not self._is_held(queue, batch):
+        while done < end.limit:
+            if not self._is_held(end.queue, end.batch):
                 break
-            done += self._finish(queue, batch, min(STEP, limit - done), now, status)
+            step = min(STEP, end.limit - done)
+            done += self._finish(end.queue, end.batch, step, now, end.status)
         return done
 
     def _is_held(self, queue: str, batch: str) -> bool:
@@ -530,7 +530,7 @@ class MongoStore:
             careful = True
             return self._counting.run([queue], now, work)
 
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         if not moves:
             return []
         can_cut = len(moves) > 1 or moves[0].overdue_at is not None
@@ -611,7 +611,7 @@ class MongoStore:
         except Conflict as error:
             return self._settle_apart(moves, now, until, error)
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         q = self._queues.must_exist(queue).q
         leases: list[Lease] = []
         with self._db.translated():
@@ -689,7 +689,7 @@ class MongoStore:
                 self._counting.moving(known, now, lambda _, doc=doc: self._leasing.set_aside([doc]))
         return good
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         known = self._queues.must_exist(queue)
         with self._db.translated():
             asked: Doc = {"ba": batch, "q": known.q, "st": LEASED}
@@ -705,7 +705,7 @@ class MongoStore:
 
     # Looking
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor, known = read_cursor(after), self._queues.fresh(view.queue)
         at = self._db.get(LOG if view.state is State.LOG else MESSAGES)
         with self._db.translated():
@@ -731,22 +731,36 @@ class MongoStore:
             n = browse.count(at, view, known.q, now)
             return browse.split(at, view, known.q, known.spec.partitions, parts, now, n)
 
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        home = self._queues.must_exist(queue).home
-        names = {
-            known.q: name
-            for name in (home_of(queue), dlq_of(queue))
-            if (known := self._queues.look_up(name))
-        }
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        home, names = self._queues.must_exist(queue).home, self._names(queue)
         docs: list[Doc] = []
         with self._db.translated():
             for start in range(0, len(ids), STEP):
                 keys = [key_of(home, id) for id in ids[start : start + STEP]]
                 docs += self._db.get(MESSAGES).find({"_id": {"$in": keys}})
         there = [doc for doc in docs if doc.get("q") in names and doc.get("st") != ODD]
-        return [read_message(doc, names[doc["q"]]) for doc in there]
+        return [browse.found(doc, names[doc["q"]]) for doc in there]
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        names, rows = self._names(queue), list[Entry]()
+        with self._db.translated():
+            for start in range(0, len(ids), LOOKED_UP):
+                some = ids[start : start + LOOKED_UP]
+                asked = [{"_id": all_of(q, id)} for id in some for q in names]
+                for doc in self._db.get(LOG).find({"$or": asked}):
+                    with suppress(StoreCorrupt):  # see `holdfast doctor`
+                        rows.append(browse.logged(doc, names[q_of(doc["_id"])]))
+        return last_of_each(rows)
+
+    def _names(self, queue: str) -> dict[int, str]:
+        """A queue and its dead-letter queue, by their numbers."""
+        return {
+            known.q: name
+            for name in (home_of(queue), dlq_of(queue))
+            if (known := self._queues.look_up(name))
+        }
+
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         with self._db.translated():
             docs = {doc["_id"]: doc for doc in self._db.get(QUEUES).find({})}
             for name in queues:
@@ -779,7 +793,7 @@ class MongoStore:
             paused=known.spec.paused,
         )
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         known = self._queues.fresh(queue)
         counted = self._counts.depths(known.q)
         for state, name in FIELDS.items():  # the first partition has the rest
@@ -840,7 +854,7 @@ class MongoStore:
                 new.append(row)
         return new
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         known = self._queues.look_up_all(cut.queue for cut in cuts)
         there = {name: queue.q for name, queue in known.items() if queue is not None}
         with self._db.translated():
@@ -859,7 +873,7 @@ class MongoStore:
             upkeep.bury(self._db)
             upkeep.expire(self._db, None if log_before is None else now - log_before)
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         dropped = 0
         while dropped < limit:
             n = self._purge(queue, min(STEP, limit - dropped))

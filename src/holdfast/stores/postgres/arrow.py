@@ -8,7 +8,6 @@ value. Where it is not installed, messages are read as rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from typing import Any
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.model.moves import State
 from holdfast.stores.contract import View
+from holdfast.stores.kit.forks import PerProcess
 from holdfast.stores.kit.pages import read_cursor
 from holdfast.stores.postgres.connections import Sql, Where
 
@@ -33,7 +33,7 @@ WHERE qid = {qid} AND {where} AND ({first}, {second}) > ({k1}, {k2})
   AND ({first}, {second}) <= ({l1}, {l2}) AND {time} >= {since} AND {time} < {until} {upto}
 ORDER BY {first}, {second}
 """
-# As in browse.py: the index of each is the one named there.
+# As in statements.py: the index of each is the one named there.
 _WALKS = {
     State.READY: (("rank", "place", "state = 0"), ("rank", "place", "state = 1 AND {due}")),
     State.DELAYED: (("available_at", "seq", "state = 1 AND NOT {due}"),),
@@ -59,14 +59,14 @@ def walks(state: State) -> int:
     return len(_WALKS[state])
 
 
-def view_statement(view: View, qid: int, now: int, walk: int, after: str | None) -> str:
+def view_statement(sql: Sql, view: View, qid: int, now: int, walk: int, after: str | None) -> str:
     """All numbers: nothing in it is the caller's text."""
     first, second, where = _WALKS[view.state][walk]
     k1, k2 = read_cursor(after)
     l1, l2 = (_FAR, _FAR) if view.to is None else read_cursor(view.to)
     is_log = view.state is State.LOG
     columns = {State.LOG: f"{_MESSAGE}, {_LOG}", State.LEASED: f"{_WAITING}, {_LEASE}"}
-    return _WALK.format(
+    return sql(_WALK).format(
         first=first,
         second=second,
         where=where.format(due=f"(available_at <= {int(now)})"),
@@ -84,19 +84,18 @@ def view_statement(view: View, qid: int, now: int, walk: int, after: str | None)
     )
 
 
-def batch_statement(qid: int, batch: str, after: str | None) -> str:
+def batch_statement(sql: Sql, qid: int, batch: str, after: str | None) -> str:
     quoted = batch.replace("'", "''")
-    return _BATCH.format(columns=_MESSAGE, qid=qid, batch=quoted, after=after or _FIRST)
+    return sql(_BATCH).format(columns=_MESSAGE, qid=qid, batch=quoted, after=after or _FIRST)
 
 
 class Reader:
     """Connections of its own: a read may take longer than any call of the pool's."""
 
-    def __init__(self, where: Where, sql: Sql) -> None:
+    def __init__(self, where: Where) -> None:
         self._where = where
-        self._sql = sql
-        self._idle: list[Any] = []
-        self._pid = os.getpid()
+        self._connections: PerProcess[list[Any]] = PerProcess(list)
+        """Those that are idle."""
 
     def read(self, statement: str) -> Iterator[Any]:
         """Record batches as they come."""
@@ -106,10 +105,10 @@ class Reader:
         try:
             db = self._connection()
             with closing(db.cursor()) as cursor:
-                cursor.execute(self._sql(statement))
+                cursor.execute(statement)
                 yield from cursor.fetch_record_batch()
             db.rollback()  # nothing was written; no snapshot stays open
-            self._idle.append(db)
+            self._connections.get().append(db)
             db = None
         except (adbc_driver_manager.OperationalError, OSError) as error:
             raise StoreUnavailable(f"{self._where.shown}: {error}") from error
@@ -122,10 +121,8 @@ class Reader:
     def _connection(self) -> Any:
         import adbc_driver_postgresql.dbapi as dbapi
 
-        if self._pid != os.getpid():  # forked off: those are the parent's
-            self._idle, self._pid = [], os.getpid()
         try:
-            return self._idle.pop()
+            return self._connections.get().pop()
         except IndexError:
             db = dbapi.connect(self._where.conninfo)
         if not self._where.pooler:
@@ -136,8 +133,9 @@ class Reader:
         return db
 
     def close(self) -> None:
-        while self._idle:
-            _close(self._idle.pop())
+        idle = self._connections.get()
+        while idle:
+            _close(idle.pop())
 
 
 def _close(db: Any) -> None:

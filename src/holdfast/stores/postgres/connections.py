@@ -6,8 +6,9 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
 
 import msgspec
@@ -27,6 +28,9 @@ from holdfast.errors import (
 )
 from holdfast.model import clock
 from holdfast.stores.kit.forks import Opening
+from holdfast.stores.postgres import arrays
+from holdfast.stores.postgres.schema import in_schema
+from holdfast.stores.sql.store import Rows
 
 SERVER_MIN = 130000
 RETRIES = 5
@@ -70,6 +74,7 @@ class Connections:
 
     def __init__(self, where: Where) -> None:
         self.where = where
+        self.sql: Sql = lru_cache(maxsize=None)(partial(in_schema, schema=where.schema))
         self._opening = Opening(where.shown, self._open_all, self._close_all)
 
     @contextmanager
@@ -103,29 +108,75 @@ class Connections:
     ) -> T:
         """`act` in a transaction of its own; again if it lost a race with another one. `at_once`:
         what it executes is sent, with begin and commit, without waiting for each answer."""
-        for left in reversed(range(RETRIES)):
-            try:
-                with (
-                    self.use(timeout=timeout) as db,
-                    db.pipeline() if at_once else nullcontext(),
-                    db.transaction(),
-                ):
-                    return act(db)
-            except StoreUnavailable as error:
-                if not left or not isinstance(error.__cause__, _LOST):
-                    raise
-        raise AssertionError("unreachable")
+
+        def run() -> T:
+            with (
+                self.use(timeout=timeout) as db,
+                db.pipeline() if at_once else nullcontext(),
+                db.transaction(),
+            ):
+                return act(db)
+
+        return _again(run, _LOST)
 
     def execute(self, statement: LiteralString, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
         """One statement, which is one transaction; again if it lost a race with another one."""
-        for left in reversed(range(RETRIES)):
-            try:
-                with self.use() as db:
-                    return db.execute(statement, bind, binary=True).fetchall()
-            except StoreUnavailable as error:
-                if not left or not isinstance(error.__cause__, _RACES):
-                    raise
-        raise AssertionError("unreachable")
+
+        def run() -> list[tuple[Any, ...]]:
+            with self.use() as db:
+                return db.execute(statement, bind, binary=True).fetchall()
+
+        return _again(run, _RACES)
+
+    def rows(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """The same for a statement that is written for the schema `holdfast`."""
+        return self.execute(self.sql(statement), bind)
+
+    def change(self, statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return self.rows(statement, bind)
+
+    def rows_unless_held(
+        self, statement: str, bind: dict[str, Any]
+    ) -> list[tuple[Any, ...]] | None:
+        """None, and nothing is changed, if it would store a key that is there already."""
+        named = self.sql(statement)
+
+        def run() -> list[tuple[Any, ...]] | None:
+            with self.use() as db:
+                try:
+                    return db.execute(named, bind, binary=True).fetchall()
+                except errors.UniqueViolation:
+                    return None
+
+        return _again(run, _RACES)
+
+    def transact(self, act: Callable[[Rows], T], *, timeout: float | None = None) -> T:
+        """`act` in a transaction of its own; again if it lost a race with another one."""
+        return self.run(lambda db: act(self.within(db)), timeout=timeout)
+
+    def within(self, db: Connection) -> Rows:
+        """Runs statements in the transaction that is open on `db`."""
+
+        def rows(statement: str, bind: dict[str, Any]) -> list[tuple[Any, ...]]:
+            cursor = db.execute(self.sql(statement), bind, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+        return rows
+
+    def listed(self, values: Sequence[str]) -> arrays.Texts:
+        return arrays.texts(values)
+
+    def ids(self, ids: Sequence[str]) -> arrays.Uuids:
+        return arrays.uuids(ids)
+
+    def snapshot(self, read: Callable[[Rows], T]) -> T:
+        """Several reads of one moment."""
+
+        def at_one_moment(rows: Rows) -> T:
+            rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
+            return read(rows)
+
+        return self.transact(at_one_moment)
 
     @contextmanager
     def upkeep(self) -> Generator[Connection, None, None]:
@@ -200,6 +251,16 @@ class Connections:
 
 _RACES = (errors.DeadlockDetected, errors.SerializationFailure)
 _LOST = (*_RACES, errors.UniqueViolation)
+
+
+def _again(run: Callable[[], T], lost: tuple[type[psycopg.Error], ...]) -> T:
+    for _ in range(RETRIES - 1):
+        try:
+            return run()
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, lost):
+                raise
+    return run()
 
 
 def check_server(version: int) -> None:
@@ -320,11 +381,6 @@ def _is_refusal(text: str) -> bool:
     """The server is there and says no: trying again will not help."""
     words = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
     return any(word in text for word in words)
-
-
-def quoted(name: str) -> str:
-    """`user` is a good name for a schema, and a word of SQL."""
-    return f'"{name}"'
 
 
 def grants(where: Where) -> str:

@@ -11,7 +11,8 @@ from psycopg import errors, pq
 from psycopg.rows import tuple_row
 
 from holdfast.errors import InvalidArgument
-from holdfast.stores.postgres.connections import Connection, Where, quoted, translated
+from holdfast.stores.postgres.connections import Connection, Where, translated
+from holdfast.stores.postgres.schema import quoted
 
 TAKEN = (
     "a psycopg connection (sync or async), a SQLAlchemy session or connection on psycopg, "

@@ -13,7 +13,7 @@ from holdfast.stores.contract import LeaseAsk
 from holdfast.stores.postgres import arrays
 from holdfast.stores.rows import encode_json, read_message, write_history
 
-COLUMNS = rows.COLUMNS.replace(" id,", " id::text,")
+COLUMNS = rows.columns(id="id::text")
 """What makes a Message."""
 LEASED_COLUMNS = "token, deadline, leased_at, owner, " + COLUMNS
 """What makes a Lease."""

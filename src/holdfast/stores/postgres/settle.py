@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, LiteralString
+from typing import Any
 
 from holdfast.model.message import home_of
 from holdfast.model.moves import Settled, Target, Transition
 from holdfast.model.payload import JSON
 from holdfast.stores.kit.batches import Wave, are_different, ends_alike, fits, lost, waves
 from holdfast.stores.postgres import arrays
-from holdfast.stores.postgres.connections import Connection, Sql
 from holdfast.stores.postgres.rows import read_token
+from holdfast.stores.postgres.statements import QIDS
 from holdfast.stores.rows import write_history
+from holdfast.stores.sql.store import Row, Rows
 
 READY, DELAYED, LEASED = range(3)
 DAY_MS = 86_400_000
@@ -25,14 +26,13 @@ _KEPT = (
     "priority, id, max_attempts, ack_timeout, owner, key, type, content_type, headers, backoff, "
     "body"
 )
-# Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is
-# said by the deadline, because "state = 2" would invite the index of all that is leased. Ids and
-# tokens are compared as sets; a batch names a message once, and no two deliveries share a token.
-FINISH_ALIKE = f"""
+
+
+def _finish_alike(which: str, answer: str) -> str:
+    return f"""
 WITH gone AS (
   DELETE FROM holdfast.message
-  WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND deadline IS NOT NULL
-    AND token = ANY(%(tokens)s)
+  WHERE {which}
   RETURNING {_KEPT}, history
 ), logged AS (
   INSERT INTO holdfast.log ({_KEPT}, history, finished_at, status, verb)
@@ -46,19 +46,23 @@ WITH gone AS (
     UNION ALL SELECT qid, part, 0, 1 FROM logged) x
   GROUP BY qid, part
 )
-SELECT count(*), CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END FROM gone
+SELECT {answer} FROM gone
 """
-# Index message_batch, then row addresses: what a batch name holds. Repeated until there is none.
-FINISH_BATCH = (
-    FINISH_ALIKE.replace(
-        """WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND deadline IS NOT NULL
-    AND token = ANY(%(tokens)s)""",
-        """WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
-    ORDER BY message.id LIMIT %(limit)s FOR UPDATE)) AND batch || '' = %(batch)s""",
-    ).partition("SELECT count(*), CASE")[0]
-    + "SELECT count(*) FROM gone"
+
+
+# Primary key. An array of ids, not a join: no statistics can turn this into a scan. "Leased" is
+# said by the deadline, because "state = 2" would invite the index of all that is leased. Ids and
+# tokens are compared as sets; a batch names a message once, and no two deliveries share a token.
+HELD = """home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s AND deadline IS NOT NULL
+    AND token = ANY(%(tokens)s)"""
+FINISH_ALIKE = _finish_alike(
+    HELD, "count(*), CASE WHEN count(*) < %(n)s THEN array_agg(id::text) END"
 )
+# Index message_batch, then row addresses: what a batch name holds. Repeated until there is none.
+OF_BATCH = """ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.message WHERE batch = %(batch)s AND qid = %(qid)s AND state = 2
+    ORDER BY message.id LIMIT %(limit)s FOR UPDATE)) AND batch || '' = %(batch)s"""
+FINISH_BATCH = _finish_alike(OF_BATCH, "count(*)")
 # The same for messages that are locked and compared already, each with its own end.
 FINISH = f"""
 WITH gone AS (
@@ -73,40 +77,50 @@ FROM gone JOIN unnest(%(ids)s, %(statuses)s, %(verbs)s, %(histories)s, %(results
 WHERE a.status IS NOT NULL
 RETURNING id::text
 """
-# Primary key, in order of the ids: two batches that name the same messages never deadlock.
-FENCE = """
+
+
+def _fence(lock: str) -> str:
+    """Primary key, in order of the ids: two batches that name the same messages never deadlock."""
+    return f"""
 SELECT id::text, state, token, deadline, place, part, seq FROM holdfast.message
-WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY message.id FOR UPDATE
+WHERE home = %(home)s AND id = ANY(%(ids)s) AND qid = %(qid)s ORDER BY message.id {lock}
 """
-FENCE_FREE = FENCE.rstrip() + " SKIP LOCKED\n"
+
+
+FENCE = _fence("FOR UPDATE")
+FENCE_FREE = _fence("FOR UPDATE SKIP LOCKED")
 EXTEND = """
 UPDATE holdfast.message m SET deadline = a.deadline
 FROM unnest(%(ids)s, %(deadlines)s) AS a (id, deadline)
 WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
 """
-PUT_BACK = """
+
+
+def _put_back(edits: str = "", arrays: str = "", columns: str = "") -> str:
+    """Primary key. `edits`: what else they change, from more `arrays` as `columns`."""
+    return f"""
 UPDATE holdfast.message m SET
   home = %(to_home)s, qid = %(to_qid)s, split = %(split)s, state = a.state, rank = a.rank,
   place = a.place, available_at = a.available_at, attempts = a.attempts,
-  history = coalesce(a.history, m.history), token = a.token, verb = a.verb,
+  history = coalesce(a.history, m.history), token = a.token, verb = a.verb,{edits}
   deadline = NULL, leased_at = NULL, owner = NULL, batch = NULL
 FROM unnest(%(ids)s, %(states)s, %(ranks)s, %(places)s, %(available_ats)s, %(attempts)s,
-  %(histories)s, %(tokens)s, %(verbs)s)
-  AS a (id, state, rank, place, available_at, attempts, history, token, verb)
+  %(histories)s, %(tokens)s, %(verbs)s{arrays})
+  AS a (id, state, rank, place, available_at, attempts, history, token, verb{columns})
 WHERE m.home = %(home)s AND m.id = ANY(%(ids)s) AND m.id = a.id
 """
-# The same when some come back with another partition or payload. NULL keeps what they have; a
-# content type of '' is JSON, which is stored as NULL.
-PUT_BACK_EDITED = (
-    PUT_BACK.replace(
-        "  deadline = NULL,",
-        """  part = coalesce(a.part, m.part), body = coalesce(a.body, m.body),
+
+
+PUT_BACK = _put_back()
+# When some come back with another partition or payload. NULL keeps what they have; a content type
+# of '' is JSON, which is stored as NULL.
+PUT_BACK_EDITED = _put_back(
+    """
+  part = coalesce(a.part, m.part), body = coalesce(a.body, m.body),
   content_type = CASE WHEN a.content_type IS NULL THEN m.content_type
-                 ELSE nullif(a.content_type, '') END,
-  deadline = NULL,""",
-    )
-    .replace("%(verbs)s)", "%(verbs)s, %(parts)s, %(bodies)s, %(content_types)s)")
-    .replace("token, verb)\n", "token, verb, part, body, content_type)\n")
+                 ELSE nullif(a.content_type, '') END,""",
+    ", %(parts)s, %(bodies)s, %(content_types)s",
+    ", part, body, content_type",
 )
 # Primary key. A queue that somebody is deleting is waited for; one that is gone has no row.
 TARGET = """
@@ -130,7 +144,6 @@ SELECT * FROM unnest(%(qids)s, %(parts)s, %(days)s, %(ready)s, %(delayed)s, %(le
   %(logged)s)
 """
 
-_Row = tuple[Any, ...]
 _ID, _STATE, _TOKEN, _DEADLINE, _PLACE, _PART, _SEQ = range(7)
 
 
@@ -151,27 +164,27 @@ class Counts:
     def forget(self, qid: int, part: int, day: int) -> None:
         self._deltas[qid, part, day][4] -= 1
 
-    def write(self, db: Connection, statement: LiteralString) -> None:
-        rows = [(*key, *delta) for key, delta in self._deltas.items() if any(delta)]
-        if rows:
+    def write(self, rows: Rows) -> None:
+        changed = [(*key, *delta) for key, delta in self._deltas.items() if any(delta)]
+        if changed:
             names = ("qids", "parts", "days", "ready", "delayed", "leased", "done", "logged")
-            columns = zip(*rows, strict=True)
-            db.execute(
-                statement,
-                {name: list(column) for name, column in zip(names, columns, strict=True)},
-            )
+            columns = map(list, zip(*changed, strict=True))
+            rows(COUNT, dict(zip(names, columns, strict=True)))
 
 
-def settle(
-    db: Connection, sql: Sql, moves: Sequence[Transition], now: int, qids: dict[str, int]
-) -> list[Settled]:
-    """In the transaction that is open on `db`. `qids`: of the queues the moves start in."""
-    batch = _Batch(db, sql, now, qids)
+def settle(rows: Rows, moves: Sequence[Transition], now: int) -> list[Settled]:
+    """In the transaction in which `rows` runs statements."""
+    batch = _Batch(rows, now, qids_of(rows, moves))
     answers: dict[int, Settled] = {}
     for wave in _waves(moves):
         answers.update(batch.apply(wave))
-    batch.counts.write(db, sql(COUNT))
+    batch.counts.write(rows)
     return [answers[n] for n in range(len(moves))]
+
+
+def qids_of(rows: Rows, moves: Sequence[Transition]) -> dict[str, int]:
+    """Of the queues that the moves start in."""
+    return dict(rows(QIDS, {"names": list({move.queue for move in moves})}))
 
 
 def alike_by_queue(moves: Sequence[Transition]) -> dict[str, list[int]]:
@@ -203,9 +216,7 @@ def finish_bind(moves: Sequence[Transition], now: int, qid: int) -> dict[str, An
     }
 
 
-def _lost(
-    db: Connection, sql: Sql, moves: Sequence[Transition], qids: dict[str, int]
-) -> list[Settled]:
+def _lost(rows: Rows, moves: Sequence[Transition], qids: dict[str, int]) -> list[Settled]:
     """Stale, unless the last thing that happened to a message was this very move."""
     ends: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     """Of each message, by queue and id: if it is there its last lease, else all in the log."""
@@ -216,10 +227,10 @@ def _lost(
         ids = arrays.uuids([move.id for move in mine])
         tokens = arrays.ints([read_token(move.token) for move in mine])
         done = {"qid": qids[queue], "ids": ids, "tokens": tokens}
-        for id, token, verb in db.execute(sql(LAST_LOGGED), done, binary=True):
+        for id, token, verb in rows(LAST_LOGGED, done):
             ends[queue, id].append((token, verb))
         held = {"home": qids[queue] // 2, "ids": ids}
-        for id, token, verb, state in db.execute(sql(LAST), held, binary=True):
+        for id, token, verb, state in rows(LAST, held):
             ends[queue, id] = [] if state == LEASED else [(token, verb)]
     return [lost(move, read_token(move.token), ends[move.queue, move.id]) for move in moves]
 
@@ -234,16 +245,11 @@ def _waves(moves: Sequence[Transition]) -> Iterator[Wave]:
 
 
 class _Batch:
-    def __init__(self, db: Connection, sql: Sql, now: int, qids: dict[str, int]) -> None:
-        self._db = db
-        self._sql = sql
+    def __init__(self, rows: Rows, now: int, qids: dict[str, int]) -> None:
+        self._run = rows
         self._now = now
         self._qids = qids
         self.counts = Counts()
-
-    def _run(self, statement: str, bind: dict[str, Any]) -> list[_Row]:
-        cursor = self._db.execute(self._sql(statement), bind, binary=True)
-        return cursor.fetchall() if cursor.description else []
 
     def apply(self, wave: Wave) -> Iterator[tuple[int, Settled]]:
         """Moves of different messages of one queue."""
@@ -253,7 +259,7 @@ class _Batch:
             yield from ((n, Settled.STALE) for n, _ in wave)
             return
         rows = self._fence(qid, [move for _, move in wave])
-        fit: list[tuple[int, Transition, _Row]] = []
+        fit: list[tuple[int, Transition, Row]] = []
         unfit: Wave = []
         for n, move in wave:
             row = rows.get(move.id)
@@ -261,7 +267,7 @@ class _Batch:
                 fit.append((n, move, row))
             else:
                 unfit.append((n, move))
-        answers = _lost(self._db, self._sql, [move for _, move in unfit], self._qids)
+        answers = _lost(self._run, [move for _, move in unfit], self._qids)
         yield from ((n, answer) for (n, _), answer in zip(unfit, answers, strict=True))
         self._finish(qid, [item for item in fit if item[1].target is Target.DONE])
         self._extend(qid, [item for item in fit if item[1].target is Target.LEASED])
@@ -269,10 +275,10 @@ class _Batch:
         for n, _, _ in fit:
             yield n, Settled.STALE if n in stayed else Settled.APPLIED
 
-    def _fence(self, qid: int, moves: list[Transition]) -> dict[str, _Row]:
+    def _fence(self, qid: int, moves: list[Transition]) -> dict[str, Row]:
         """Lock what the moves name. A sweep and a redrive take what is free: what somebody is just
         settling, perhaps in a long transaction of their own, is not theirs to wait for."""
-        found: dict[str, _Row] = {}
+        found: dict[str, Row] = {}
         patient = [move.token is not None and move.overdue_at is None for move in moves]
         for statement, part in (
             (FENCE_FREE, [move for move, waits in zip(moves, patient, strict=True) if not waits]),
@@ -284,7 +290,7 @@ class _Batch:
                     found[row[_ID]] = row
         return found
 
-    def _finish(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> None:
+    def _finish(self, qid: int, items: list[tuple[int, Transition, Row]]) -> None:
         if not items:
             return
         moves = [move for _, move, _ in items]
@@ -307,7 +313,7 @@ class _Batch:
             day = self._now // DAY_MS if logged else 0
             self.counts.finish(qid, row[_PART], day, logged=logged)
 
-    def _extend(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> None:
+    def _extend(self, qid: int, items: list[tuple[int, Transition, Row]]) -> None:
         if items:
             bind = {
                 "home": qid // 2,
@@ -316,10 +322,10 @@ class _Batch:
             }
             self._run(EXTEND, bind)
 
-    def _put_back(self, qid: int, items: list[tuple[int, Transition, _Row]]) -> set[int]:
+    def _put_back(self, qid: int, items: list[tuple[int, Transition, Row]]) -> set[int]:
         """Those that had to stay: their new queue is gone, or holds their id."""
         stayed: set[int] = set()
-        by_target: dict[str, list[tuple[int, Transition, _Row]]] = defaultdict(list)
+        by_target: dict[str, list[tuple[int, Transition, Row]]] = defaultdict(list)
         for item in items:
             by_target[item[1].to_queue].append(item)
         for name, part in sorted(by_target.items()):
@@ -336,12 +342,12 @@ class _Batch:
                 self._move(qid, to_qid, split, part)
         return stayed
 
-    def _taken(self, to_qid: int, part: list[tuple[int, Transition, _Row]]) -> set[str]:
+    def _taken(self, to_qid: int, part: list[tuple[int, Transition, Row]]) -> set[str]:
         ids = arrays.uuids([move.id for _, move, _ in part])
         return {id for (id,) in self._run(HELD_THERE, {"home": to_qid // 2, "ids": ids})}
 
     def _move(
-        self, qid: int, to_qid: int, split: bool, items: list[tuple[int, Transition, _Row]]
+        self, qid: int, to_qid: int, split: bool, items: list[tuple[int, Transition, Row]]
     ) -> None:
         moves = [move for _, move, _ in items]
         states = [READY if move.available_at <= self._now else DELAYED for move in moves]
@@ -370,7 +376,7 @@ class _Batch:
             self.counts.move(qid, row[_PART], row[_STATE], -1)
             self.counts.move(to_qid, part, state, 1)
 
-    def _places(self, items: list[tuple[int, Transition, _Row]]) -> list[int]:
+    def _places(self, items: list[tuple[int, Transition, Row]]) -> list[int]:
         tails = sum(move.tail for _, move, _ in items)
         fresh = iter([place for (place,) in self._run(PLACES, {"n": tails})] if tails else [])
         places: list[int] = []
@@ -394,7 +400,7 @@ def _edits(moves: list[Transition]) -> dict[str, Any]:
     }
 
 
-def _fits(row: _Row, move: Transition) -> bool:
+def _fits(row: Row, move: Transition) -> bool:
     return fits(
         move,
         leased=row[_STATE] == LEASED,

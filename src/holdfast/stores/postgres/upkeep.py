@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
 from psycopg import errors
 
 from holdfast.model import clock
-from holdfast.stores.postgres.connections import Connection, Connections, Sql, quoted
-from holdfast.stores.postgres.settle import DAY_MS
+from holdfast.stores.contract import Cut
+from holdfast.stores.postgres import statements as texts
+from holdfast.stores.postgres.connections import Connection, Connections, Sql
+from holdfast.stores.postgres.schema import quoted
+from holdfast.stores.postgres.settle import DAY_MS, Counts
+from holdfast.stores.sql.store import Rows
 
 DAYS_AHEAD = 3
 VACUUM_SHARE = 30
@@ -51,19 +55,62 @@ WHERE i.inhparent = to_regclass(%(log)s)
 class Upkeep:
     """Of one store, in one process."""
 
-    def __init__(self, connections: Connections, sql: Sql) -> None:
+    def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._sql = sql
+        self._sql = connections.sql
         self._vacuum_due = 0.0
         self._without: set[int] = set()
         """Days whose rows are in log_other: each try would be an error in the server's log."""
 
     def tidy(self, now: int, log_before: int | None) -> None:
-        self._connections.execute(self._sql(FOLD), {"limit": FOLD_MAX})
+        self._connections.rows(FOLD, {"limit": FOLD_MAX})
         schema = self._connections.where.schema
         with self._connections.upkeep() as db, _tolerant():
             self._vacuum(db, schema)
             self._days(db, schema, now, log_before)
+
+    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+        if not cuts:
+            return []
+        bind = {
+            "names": [cut.queue for cut in cuts],
+            "befores": [cut.before for cut in cuts],
+            "keeps": [cut.keep for cut in cuts],
+        }
+        dropped = [0] * len(cuts)
+        n: int
+        for n, qid, over in self._connections.rows(texts.TO_TRIM, bind):
+            dropped[n - 1] = self._trim(cuts[n - 1], qid, over)
+        return dropped
+
+    def _trim(self, cut: Cut, qid: int, over: int) -> int:
+        oldest = self._connections.rows(texts.OLDEST, {"qid": qid, "limit": cut.limit})
+        drop = [row for n, row in enumerate(oldest) if n < over or (cut.before or 0) > row[0]]
+        if not drop:
+            return 0
+        finished_at, seq = drop[-1]
+
+        def delete(rows: Rows) -> int:
+            bind = {"qid": qid, "finished_at": finished_at, "seq": seq}
+            gone, counts = rows(texts.TRIM, bind), Counts()
+            for part, at in gone:
+                counts.forget(qid, part, at // DAY_MS)
+            counts.write(rows)
+            return len(gone)
+
+        return self._connections.transact(delete)
+
+    def purge(self, qid: int, limit: int) -> int:
+        def drop(rows: Rows) -> int:
+            counts, n = Counts(), 0
+            for state, statement in texts.PURGE.items():
+                for (part,) in rows(statement, {"qid": qid, "limit": limit - n}):
+                    counts.move(qid, part, state, -1)
+                    n += 1
+            counts.write(rows)
+            return n
+
+        return self._connections.transact(drop)
 
     def _vacuum(self, db: Connection, schema: str) -> None:
         """In a small share of the time: beside an old snapshot it clears nothing, and takes longer

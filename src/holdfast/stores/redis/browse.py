@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
-from holdfast.model.message import DLQ_SUFFIX, Lease, Message, home_of
+from holdfast.model.message import DLQ_SUFFIX, Lease, home_of
 from holdfast.model.moves import State
 from holdfast.model.queues import Depth
+from holdfast.stores.base import last_of_each
 from holdfast.stores.contract import Entry, Page, QueueStats, View
 from holdfast.stores.kit.figures import queue_stats
 from holdfast.stores.kit.pages import page_of, read_cursor
@@ -26,19 +27,33 @@ BODIES = 16
 
 
 class Browsing(Homes):
-    def get(self, queue: str, ids: Sequence[str]) -> list[Message]:
-        found: list[Message] = []
+    def _find_held(self, queue: str, ids: Sequence[str]) -> list[Entry]:
+        found: list[Entry] = []
         for start in range(0, len(ids), PAGE):
-            for held in self._held(queue, "get", *ids[start : start + PAGE])[1]:
+            for held in self._held(queue, "find", *ids[start : start + PAGE])[1]:
                 if held.blob is not None:
-                    dlq = DLQ_SUFFIX if held.where.dead else ""
-                    found.append(held.message(home_of(queue) + dlq))
+                    name = home_of(queue) + (DLQ_SUFFIX if held.where.dead else "")
+                    lease = held.lease(name) if held.first else None
+                    message = held.message(name) if lease is None else lease.message
+                    found.append(Entry(message, 0, lease))
         return found
 
-    def overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
+    def _find_logged(self, queue: str, ids: Sequence[str]) -> Mapping[str, Entry]:
+        home, rows = self._home(queue), list[Entry]()
+        for name, index in zip((home.name, home.name + DLQ_SUFFIX), home.logged, strict=True):
+            for start in range(0, len(ids), PAGE):
+                some = ids[start : start + PAGE]
+                for id, entries in zip(some, self._db.run("HMGET", index, *some), strict=True):
+                    if entries:
+                        view = View(name, State.LOG, id=id)
+                        walk = log_entries(self._db, home, view, (-1, -1))
+                        rows += [entry for _, entry in walk]
+        return last_of_each(rows)
+
+    def _read_overdue(self, queue: str, now: int, limit: int) -> list[Lease]:
         return self._leases(queue, "overdue", now, limit)
 
-    def leased(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
+    def _read_batch(self, queue: str, batch: str, after: str | None, limit: int) -> list[Lease]:
         found: list[Lease] = []
         while len(found) < limit:
             wanted = min(PAGE, limit - len(found))
@@ -65,14 +80,18 @@ class Browsing(Homes):
 
     def _read(self, queue: str, what: str, *args: Arg) -> list[Any]:
         flag = flag_of(queue)
-        return self._asked(queue, READ, lambda home: home.lease[flag], what, self._step, *args)
+
+        def keys(home: Home) -> list[str]:
+            return home.find if what == "find" else home.lease[flag]
+
+        return self._asked(queue, READ, keys, what, self._step, *args)
 
     # Pages
 
-    def browse(self, view: View, after: str | None, limit: int, now: int) -> Page:
+    def _read_page(self, view: View, after: str | None, limit: int, now: int) -> Page:
         cursor = read_cursor(after)
         if view.state is State.LOG:
-            must_exist(view.queue, self.get_queue(view.queue))
+            must_exist(view.queue, self._spec_of(view.queue))
             rows = islice(log_entries(self._db, self._home(view.queue), view, cursor), limit + 1)
             return page_of(list(rows), view, limit, self._end(view.queue))
         found = list(islice(self._entries(view, cursor, now, limit + 1), limit + 1))
@@ -102,7 +121,7 @@ class Browsing(Homes):
             after, step = found[-1].cursor, PAGE
 
     def split(self, view: View, parts: int, now: int) -> list[str]:
-        must_exist(view.queue, self.get_queue(view.queue))
+        must_exist(view.queue, self._spec_of(view.queue))
         queue, flag = view.queue, flag_of(view.queue)
         match view.state:
             case State.LOG:
@@ -126,7 +145,7 @@ class Browsing(Homes):
 
     # Counts
 
-    def stats(self, queues: Sequence[str], now: int) -> list[QueueStats]:
+    def _count_queues(self, queues: Sequence[str], now: int) -> list[QueueStats]:
         return [self._stats(name, now) for name in queues]
 
     def _stats(self, name: str, now: int) -> QueueStats:
@@ -137,7 +156,7 @@ class Browsing(Homes):
             name, counts, due=due, dead=dead, oldest_at=oldest, paused=bool(paused), now=now
         )
 
-    def depths(self, queue: str, now: int) -> list[Depth]:
+    def _count_partitions(self, queue: str, now: int) -> list[Depth]:
         rows, *_ = self._count(queue, now, each=True)
         return [
             Depth(part, ready, delayed, leased, int(oldest) if oldest else None)

@@ -48,7 +48,7 @@ class Homes:
         self._parts: dict[str, int] = {}
         self._step = CHUNK
 
-    def get_queue(self, name: str) -> QueueSpec | None:
+    def _spec_of(self, name: str) -> QueueSpec | None:
         return self._known.get(name) or self._note(name, self._db.run(*self._spec_words(name)))
 
     def _spec_words(self, name: str) -> tuple[str, ...]:

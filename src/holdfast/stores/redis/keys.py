@@ -65,6 +65,7 @@ class Home:
         self._lease = {q: [*common, *self.of("d z b a w", q), *back[q]] for q in "01"}
         self.lease = {"0": [*self._lease["0"], *self.lanes], "1": self._lease["1"]}
         self.finish = {q: [*common, *self.of("d b a log li", q)] for q in "01"}
+        self.find = self.keys("c m x e k d0 d1")
         self.settle = [
             *common,
             *(key for q in "01" for key in (*self.of("d z b a w v log li", q), *back[q])),

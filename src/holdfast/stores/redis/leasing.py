@@ -29,7 +29,7 @@ class Leasing(Ready):
         self._news = ""
         """The queue that woke the last waiter of many, if one did."""
 
-    def lease(self, ask: LeaseAsk, now: int) -> list[Lease]:
+    def _take_leases(self, ask: LeaseAsk, now: int) -> list[Lease]:
         if ask.others:
             return self._lease_many(ask, now)
         leases: list[Lease] = []
@@ -46,7 +46,7 @@ class Leasing(Ready):
             if (status != b"more" and len(tokens) < wanted) or len(leases) >= ask.limit:
                 return leases
 
-    def hold(self, ask: LeaseAsk, now: int) -> int:
+    def _reserve(self, ask: LeaseAsk, now: int) -> int:
         held = 0
         while held < ask.limit:
             wanted = min(CHUNK, ask.limit - held)

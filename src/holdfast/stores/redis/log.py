@@ -39,7 +39,7 @@ class Log(Homes):
             new += told
         return new
 
-    def trim(self, cuts: Sequence[Cut]) -> list[int]:
+    def _drop_logged(self, cuts: Sequence[Cut]) -> list[int]:
         """The first step drops at most one row of each: it costs those little that have none."""
         answers = self._db.each(TRIM, [self._trim_call(cut, min(1, cut.limit)) for cut in cuts])
         return [

@@ -32,7 +32,7 @@ class Queues(Ready):
         return all(done)
 
     def _is_current(self, spec: QueueSpec) -> bool:
-        stored = self.get_queue(spec.name)
+        stored = self._spec_of(spec.name)
         return (stored.revision if stored else 0) == spec.revision
 
     def _list(self, homes: Iterable[str]) -> None:
@@ -56,7 +56,11 @@ class Queues(Ready):
             answer = self._db.script(QUEUES, keys, args)
         return answer == 1
 
-    def queues(self, *, overdue: int | None = None) -> list[QueueSpec]:
+    def queues(
+        self, names: Sequence[str] | None = None, *, overdue: int | None = None
+    ) -> list[QueueSpec]:
+        if names is not None:
+            return [spec for name in names if (spec := self._spec_of(name))]
         names = sorted(name + suffix for name in self._homes() for suffix in ("", DLQ_SUFFIX))
         if overdue is None:
             self._known.forget()
@@ -73,7 +77,7 @@ class Queues(Ready):
         self._known.forget()
         if only_empty:
             for name in names:
-                if self.get_queue(name) and not self._is_empty(name):
+                if self._spec_of(name) and not self._is_empty(name):
                     return False
         homes = dict.fromkeys(map(home_of, names))
         for home in homes:  # both queues of it in one step
@@ -98,7 +102,7 @@ class Queues(Ready):
                 self._db.run("SADD", key, home)
 
     def _is_gone(self, home: str) -> bool:
-        return self.get_queue(home) is None and self.get_queue(home + DLQ_SUFFIX) is None
+        return self._spec_of(home) is None and self._spec_of(home + DLQ_SUFFIX) is None
 
     def _is_empty(self, name: str) -> bool:
         return self._drop(name, "held", 0) == 0
@@ -109,7 +113,7 @@ class Queues(Ready):
         while self._drop(name, "go on", CHUNK) >= CHUNK:
             pass
 
-    def purge(self, queue: str, limit: int) -> int:
+    def _drop_waiting(self, queue: str, limit: int) -> int:
         dropped = 0
         while dropped < limit:
             wanted = min(CHUNK, limit - dropped)

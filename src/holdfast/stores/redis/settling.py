@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, repeat
 from typing import Any, cast
 
-from holdfast.model.message import Status, home_of
+from holdfast.model.message import home_of
 from holdfast.model.moves import Settled, Transition, Verb
+from holdfast.stores.contract import BatchEnd
 from holdfast.stores.redis.connections import Arg
 from holdfast.stores.redis.enqueueing import no_transaction
 from holdfast.stores.redis.homes import Homes
@@ -30,7 +31,7 @@ from holdfast.stores.redis.scripts import FINISH, SETTLE
 
 
 class Settling(Homes):
-    def settle(self, moves: Sequence[Transition], now: int, *, within: Any = None) -> list[Settled]:
+    def _apply(self, moves: Sequence[Transition], now: int, within: Any) -> list[Settled]:
         no_transaction(within)
         homes: dict[str, list[int]] = {}
         for n, move in enumerate(moves):
@@ -57,7 +58,7 @@ class Settling(Homes):
             if alike(some):
                 acks += [mine[n : n + CHUNK] for n in range(0, len(mine), CHUNK)]
             else:
-                answers |= zip(mine, self.settle(some, now), strict=True)
+                answers |= zip(mine, self._apply(some, now, None), strict=True)
         calls = [self._finish_call([moves[n] for n in mine], now) for mine in acks]
         for mine, told in zip(acks, self._db.each(FINISH, calls), strict=True):
             answers |= zip(mine, (ANSWERS[answer] for answer in told[1]), strict=True)
@@ -86,13 +87,13 @@ class Settling(Homes):
                 args += (cast(str, move.token), result)
         return [*home.finish[flag], *home.of_lanes(lanes_of(moves, home))], args
 
-    def finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        flag, done = flag_of(queue), 0
-        args = (now, Verb.ACK.value, status or "", self._step, quoted(batch))
-        while done < limit:
-            wanted = min(CHUNK, limit - done)
+    def _end_batch(self, end: BatchEnd, now: int) -> int:
+        flag, done = flag_of(end.queue), 0
+        args = (now, Verb.ACK.value, end.status or "", self._step, quoted(end.batch))
+        while done < end.limit:
+            wanted = min(CHUNK, end.limit - done)
             n, _ = self._on(
-                queue, FINISH, lambda home: [*home.finish[flag], *home.lanes], *args, wanted
+                end.queue, FINISH, lambda home: [*home.finish[flag], *home.lanes], *args, wanted
             )
             done += n
             if not n:

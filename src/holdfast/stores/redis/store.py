@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.errors import StoreCorrupt
 from holdfast.model import clock
+from holdfast.stores.base import StoreBase
 from holdfast.stores.kit.specs import check_version
 from holdfast.stores.redis import server
 from holdfast.stores.redis.board import Board
@@ -35,7 +36,7 @@ def open_url(url: str) -> RedisStore:
     return RedisStore(where(url))
 
 
-class RedisStore(Queues, Enqueueing, Waiting, Settling, Browsing, Log, Board):
+class RedisStore(Queues, Enqueueing, Waiting, Settling, Browsing, Log, Board, StoreBase):
     """Each part is in a module of its own, and built on `Homes`, which runs scripts."""
 
     def __init__(self, where: Where) -> None:

@@ -6,10 +6,12 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.errors import (
     FailedPrecondition,
@@ -23,10 +25,12 @@ from holdfast.errors import (
 )
 from holdfast.model import clock
 from holdfast.stores.kit.forks import Opening
+from holdfast.stores.sql.store import Row, Rows
 from holdfast.stores.sqlite import own, wal
 from holdfast.stores.sqlite.checkpoints import Checkpointer
 
 logger = logging.getLogger("holdfast.stores.sqlite")
+T = TypeVar("T")
 CHECKPOINT_PAGES = 8000
 """A commit that finds the log file as long as this, some 32 MB, folds it into the database itself
 (two fsyncs): the thread that does so beside the writers has fallen behind."""
@@ -93,15 +97,40 @@ class Connections:
             finally:
                 self._write_lock.release()
 
-    @contextmanager
-    def snapshot(self) -> Generator[sqlite3.Cursor, None, None]:
+    def snapshot(self, read: Callable[[Rows], T]) -> T:
         """Several reads of one moment."""
-        with self.read() as cursor:
-            cursor.execute("BEGIN")
-            try:
-                yield cursor
-            finally:
-                cursor.execute("COMMIT")
+
+        def read_all() -> T:
+            with self.read() as cursor:
+                cursor.execute("BEGIN")
+                try:
+                    return read(lambda statement, bind: cursor.execute(statement, bind).fetchall())
+                finally:
+                    cursor.execute("COMMIT")
+
+        return self.leniently(read_all)
+
+    def rows(self, statement: str, bind: dict[str, Any]) -> list[Row]:
+        def read() -> list[Row]:
+            with self.read() as cursor:
+                return cursor.execute(statement, bind).fetchall()
+
+        return self.leniently(read)
+
+    def change(self, statement: str, bind: dict[str, Any]) -> list[Row]:
+        with self.write(quiet=True) as cursor:
+            return cursor.execute(statement, bind).fetchall()
+
+    def transact(self, act: Callable[[Rows], T]) -> T:
+        """Wakes whoever waits here."""
+        with self.write() as cursor:
+            return act(lambda statement, bind: cursor.execute(statement, bind).fetchall())
+
+    def listed(self, values: Sequence[Any]) -> str:
+        return msgspec.json.encode(list(values)).decode()
+
+    def ids(self, ids: Sequence[str]) -> str:
+        return self.listed(ids)
 
     @contextmanager
     def write(self, *, quiet: bool = False) -> Generator[sqlite3.Cursor, None, None]:
@@ -186,7 +215,16 @@ class Connections:
                 return
         raise InvalidArgument("within", f"the connection must be to {self._path}")
 
-    def read_leniently(self) -> bool:
+    def leniently(self, act: Callable[[], T]) -> T:
+        """Again, in a new transaction, once it has met text that is no UTF-8."""
+        try:
+            return act()
+        except Undecodable:
+            if self._read_leniently():
+                logger.warning("%s: a text in it is no UTF-8; see holdfast doctor", self._path)
+            return act()
+
+    def _read_leniently(self) -> bool:
         """From now on, text that is no UTF-8 is read as the bytes it is; False if it was before.
 
         Only a file that holds such text is read so: a function that is called for every text costs

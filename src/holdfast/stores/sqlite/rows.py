@@ -8,16 +8,22 @@ from holdfast.model.message import NO_HISTORY, Lease, Message
 from holdfast.model.payload import JSON
 from holdfast.stores import damage
 from holdfast.stores.contract import LeaseAsk
-from holdfast.stores.rows import COLUMNS, encode_json, read_message, write_history
+from holdfast.stores.rows import columns, encode_json, read_message, write_history
 
-COLUMNS_SO_FAR = COLUMNS.replace("first_leased_at", "coalesce(first_leased_at, leased_at)")
+COLUMNS_SO_FAR = columns(first_leased_at="coalesce(first_leased_at, leased_at)")
 """Of a message that may be leased right now."""
-LEASED_COLUMNS = (
-    "coalesce(call, '') || '.' || lease || '.' || seq, deadline, coalesce(leased_at, 0), "
-    f"coalesce(owner, ''), {COLUMNS_SO_FAR}"
-)
-"""What makes a Lease, of holdfast_message left joined with holdfast_lease: without a row there, a
-leased message has a token without a call, and can still be settled."""
+
+
+def leased_columns(lease: str = "lease") -> str:
+    """What makes a Lease, of holdfast_message left joined with holdfast_lease: without a row there,
+    a leased message has a token without a call, and can still be settled."""
+    return (
+        f"coalesce(call, '') || '.' || {lease} || '.' || seq, deadline, coalesce(leased_at, 0), "
+        f"coalesce(owner, ''), {COLUMNS_SO_FAR}"
+    )
+
+
+LEASED_COLUMNS = leased_columns()
 
 
 def write_message(m: Message) -> tuple[Any, ...]:

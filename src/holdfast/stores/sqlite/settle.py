@@ -37,22 +37,24 @@ WHERE seq IN (SELECT value FROM json_each(?)) AND id IN (SELECT value FROM json_
   AND m.state = 2 AND m.lease = cast(? AS INTEGER) AND call = ?
 GROUP BY qid, part
 """
-FINISH = """
+
+
+def _finish(which: str, history: str, result: str) -> str:
+    return f"""
 INSERT INTO holdfast_log
   (seq, qid, finished_at, status, id, part, priority, key, type, content_type, headers,
    enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, history,
    first_leased_at, leased_at, owner, lease, verb, result, body)
 SELECT seq, qid, ?, ?, id, part, priority, key, type, content_type, headers,
-   enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, coalesce(?, history),
-   coalesce(first_leased_at, leased_at), leased_at, owner, lease, ?, ?, body
-FROM holdfast_message LEFT JOIN holdfast_lease USING (lease) WHERE seq = ?
+   enqueued_at, available_at, attempts, ack_timeout, max_attempts, backoff, {history},
+   coalesce(first_leased_at, leased_at), leased_at, owner, lease, ?, {result}, body
+FROM holdfast_message LEFT JOIN holdfast_lease USING (lease) WHERE {which}
 """
-# The same for many that end alike, with no result and no new history: an ack of a whole batch.
-FINISH_ALIKE = (
-    FINISH.replace("coalesce(?, history)", "history")
-    .replace("lease, ?, ?, body", "lease, ?, NULL, body")
-    .replace("seq = ?", "seq IN (SELECT value FROM json_each(?))")
-)
+
+
+FINISH = _finish("seq = ?", "coalesce(?, history)", "?")
+# For many that end alike, with no result and no new history: an ack of a whole batch.
+FINISH_ALIKE = _finish("seq IN (SELECT value FROM json_each(?))", "history", "NULL")
 # A row that finished elsewhere, unless it is there; index holdfast_log_id.
 RESTORE = """
 INSERT INTO holdfast_log

@@ -224,9 +224,9 @@ def test_each_time_an_id_finishes_has_its_own_log_row(hf: Holdfast, clock: Manua
     rest = hf.store.browse(view, page.after, 2, clock.now())
     found = [entry.message.payload for entry in (*page.entries, *rest.entries)]
     assert (found, rest.after) == ([0, 1, 2], None)
-    assert hf.store.trim([Cut("orders", 100, before=rows[0].finished_at + 1)]) == [2]
+    assert hf.store.drop([Cut("orders", 100, before=rows[0].finished_at + 1)]) == [2]
     assert [row.message.payload for row in queue.log() if row.message.id == ID] == [1, 2]
-    assert hf.store.trim([Cut("orders", 100, keep=1)]) == [4]
+    assert hf.store.drop([Cut("orders", 100, keep=1)]) == [4]
     assert len(list(queue.log())) == 1
 
 

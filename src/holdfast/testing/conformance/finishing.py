@@ -161,9 +161,9 @@ def test_the_log_is_trimmed_in_bounded_steps(
     queue.enqueue_many(range(25))
     queue.settle(queue.lease(25))
     now = clock.now()
-    assert hf.store.trim([Cut("orders", 10, before=now)]) == [0]  # finished_at < before
+    assert hf.store.drop([Cut("orders", 10, before=now)]) == [0]  # finished_at < before
     all_of_it = [Cut("orders", 10, before=now + 1)]
-    assert [hf.store.trim(all_of_it)[0] for _ in range(4)] == [10, 10, 5, 0]
+    assert [hf.store.drop(all_of_it)[0] for _ in range(4)] == [10, 10, 5, 0]
 
 
 @pytest.mark.promise("LOG-4")

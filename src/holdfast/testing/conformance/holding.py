@@ -13,7 +13,14 @@ import pytest
 
 from holdfast import Holdfast, Lease, Outgoing, Queue, QueueNotFound, Settled
 from holdfast.rules.lifecycle import acked
-from holdfast.stores.contract import NO_DEADLINE, LeaseAsk, Store
+from holdfast.stores.contract import (
+    NO_DEADLINE,
+    BatchEnd,
+    ReserveAsk,
+    Store,
+    batch_in,
+    overdue_in,
+)
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 
@@ -23,18 +30,18 @@ _calls = iter(range(10**9))
 def hold(hf: Holdfast, limit: int, batch: str = "b", queue: str = "orders", **ask: Any) -> int:
     """Hold so many; each call has a token of its own, as the contract asks."""
     now = hf.context.clock.now()
-    given = LeaseAsk(queue, limit, "me", f"{next(_calls):016x}", 30_000, batch=batch, **ask)
-    return hf.store.hold(given, now)
+    given = ReserveAsk(queue, limit, "me", f"{next(_calls):016x}", batch, **ask)
+    return hf.store.lease(given, now)
 
 
 def held(store: Store, batch: str = "b", queue: str = "orders") -> list[Lease]:
-    return store.leased(queue, batch, None, 10_000)
+    return batch_in(store, queue, batch, None, 10_000)
 
 
 def finish(hf: Holdfast, limit: int = 10_000, batch: str = "b", **how: Any) -> int:
     given = {"queue": "orders", "status": "COMPLETED", **how}
     now = hf.context.clock.now()
-    return hf.store.finish(given["queue"], batch, limit, now, given["status"])
+    return hf.store.settle(BatchEnd(given["queue"], batch, limit, given["status"]), now)
 
 
 def test_what_is_held_has_no_deadline_and_one_more_attempt(
@@ -62,7 +69,7 @@ def test_it_is_never_overdue(hf: Holdfast, queue: Queue, clock: ManualClock) -> 
     assert hold(hf, 2) == 2  # the message's own time-out gives it no deadline either
     queue.lease()
     clock.advance(400 * 86_400)
-    late = hf.store.overdue("orders", clock.now(), 10)
+    late = overdue_in(hf.store, "orders", clock.now(), 10)
     assert [lease.message.payload for lease in late] == [3]
     assert hf.sweep().requeued == 1
     assert queue.stats().leased == 2
@@ -127,7 +134,7 @@ def test_what_is_held_is_read_in_pages(hf: Holdfast, queue: Queue) -> None:
     assert hold(hf, 3, "c") == 3
     for size in (1, 7, 20, 100):
         got: list[str] = []
-        while page := hf.store.leased("orders", "b", got[-1] if got else None, size):
+        while page := batch_in(hf.store, "orders", "b", got[-1] if got else None, size):
             assert len(page) <= size
             got += ids(page)
         assert got == ids(sent[:20])
@@ -382,3 +389,58 @@ def test_counts_after_any_mixture(hf: Holdfast, clock: ManualClock) -> None:
         assert counted.get("delayed", 0) == stats.delayed
         assert counted.get("leased", 0) == stats.leased
         assert counted.get("log", 0) == min(7, stats.done)
+
+
+def test_an_observer_sees_what_is_held_and_finished(hf: Holdfast, queue: Queue) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Watcher:
+        def reserved(self, queue: str, count: int) -> None:
+            told.append(("reserved", queue, count))
+
+        def ended(self, queue: str, count: int, status: str | None) -> None:
+            told.append(("ended", queue, count, status))
+
+        def enqueued(self, *_: Any) -> None: ...
+        def leased(self, *_: Any) -> None: ...
+        def settled(self, *_: Any) -> None: ...
+        def handled(self, *_: Any) -> None: ...
+
+    hf.context.observe(Watcher())
+    queue.enqueue_many(range(5))
+    assert hold(hf, 3) == 3
+    assert hold(hf, 10) == 2
+    assert hold(hf, 10) == 0
+    assert finish(hf, 4) == 4
+    assert finish(hf, 4, status=None) == 1
+    assert finish(hf, 4) == 0
+    assert told == [
+        ("reserved", "orders", 3),
+        ("reserved", "orders", 2),
+        ("ended", "orders", 4, "COMPLETED"),
+        ("ended", "orders", 1, None),
+    ]
+
+
+def test_an_observer_that_knows_nothing_of_batches_goes_on_working(
+    hf: Holdfast, queue: Queue
+) -> None:
+    told: list[str] = []
+
+    class Old:
+        def enqueued(self, *_: Any) -> None:
+            told.append("enqueued")
+
+        def leased(self, *_: Any) -> None:
+            told.append("leased")
+
+        def settled(self, *_: Any) -> None:
+            told.append("settled")
+
+        def handled(self, *_: Any) -> None: ...
+
+    hf.context.observe(Old())
+    queue.enqueue_many(range(2))
+    assert (hold(hf, 1), finish(hf)) == (1, 1)
+    queue.ack(queue.lease()[0])
+    assert told == ["enqueued", "leased", "settled"]

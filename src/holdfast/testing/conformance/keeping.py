@@ -11,10 +11,19 @@ from random import Random
 import msgspec
 import pytest
 
-from holdfast import Holdfast, InvalidArgument, MessageNotFound, Outgoing, Queue, State
+from holdfast import (
+    Holdfast,
+    InvalidArgument,
+    MessageNotFound,
+    Outgoing,
+    Queue,
+    QueueNotFound,
+    State,
+)
+from holdfast.model.message import new_ids
 from holdfast.model.policy import Policy
 from holdfast.model.queues import QueueSpec
-from holdfast.stores.contract import Event, View
+from holdfast.stores.contract import Event, View, batch_in, held_in, spec_of
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids
 
@@ -87,8 +96,8 @@ def test_a_cursor_that_is_none_is_refused(hf: Holdfast, queue: Queue, clock: Man
 
 def test_get_finds_what_is_held(queue: Queue, hf: Holdfast) -> None:
     sent = queue.enqueue_many(range(3))
-    assert sorted(ids(hf.store.get("orders", ids(sent)))) == ids(sent)
-    assert hf.store.get("orders", []) == []
+    assert sorted(ids(held_in(hf.store, "orders", ids(sent)))) == ids(sent)
+    assert held_in(hf.store, "orders", []) == []
     queue.ack(queue.lease()[0])
     with pytest.raises(MessageNotFound):
         queue.get(sent[0].id)
@@ -96,24 +105,75 @@ def test_get_finds_what_is_held(queue: Queue, hf: Holdfast) -> None:
         queue.get("nonsense")
 
 
+def test_find_says_where_each_message_is(queue: Queue, hf: Holdfast, clock: ManualClock) -> None:
+    later = queue.enqueue("delayed", delay=60)
+    acked, failed, discarded, taken = queue.enqueue_many(["acked", "failed", "discarded", "taken"])
+    by = {lease.id: lease for lease in queue.lease(4)}
+    queue.ack(by[acked.id], result={"n": 1})
+    queue.fail(by[discarded.id], "never")
+    queue.dlq.ack(queue.dlq.lease()[0])
+    queue.fail(by[failed.id], "never")
+    ready = queue.enqueue("ready")
+    (unknown,) = new_ids(1, clock.now())
+    asked = [unknown, *ids([ready, later, taken, failed, acked, discarded]), ready.id]
+    for name in ("orders", "orders.dlq"):
+        found = hf.store.find(name, asked)
+        assert [entry and (entry.message.queue, entry.state(clock.now())) for entry in found] == [
+            None,
+            ("orders", State.READY),
+            ("orders", State.DELAYED),
+            ("orders", State.LEASED),
+            ("orders.dlq", State.READY),
+            ("orders", State.LOG),
+            ("orders.dlq", State.LOG),
+            ("orders", State.READY),
+        ]
+        assert [entry and entry.message.id for entry in found] == [None, *asked[1:]]
+        assert [entry.lease for entry in found if entry and entry.lease] == [by[taken.id]]
+        done = [entry.finished for entry in found if entry and entry.finished]
+        assert [row.result for row in done] == [{"n": 1}, None]
+        held = [None if entry is None or entry.finished else entry for entry in found]
+        assert hf.store.find(name, asked, log=False) == held
+    assert hf.store.find("orders", []) == []
+
+
+def test_find_says_how_a_message_finished_last(
+    queue: Queue, hf: Holdfast, clock: ManualClock
+) -> None:
+    sent = queue.enqueue(1)
+    for n in range(2):
+        queue.ack(queue.lease()[0], result=n)
+        clock.advance(10)
+        assert queue.enqueue(1, id=sent.id).duplicate
+        clock.advance(86_400)
+        queue.enqueue(1, id=sent.id)
+    (held,) = hf.store.find("orders", [sent.id])
+    assert held is not None and held.finished is None
+    queue.purge()
+    (found,) = hf.store.find("orders", [sent.id])
+    assert found is not None and found.finished is not None and found.finished.result == 1
+    with pytest.raises(QueueNotFound):
+        hf.store.find("nothing", [sent.id])
+
+
 def test_a_batch_can_be_read_again_by_its_name(queue: Queue, hf: Holdfast) -> None:
     queue.enqueue_many(range(10))
     mine = queue.lease(6, batch="run-1")
     queue.lease(2, batch="run-2")
     by_id = sorted(mine, key=lambda lease: lease.id)
-    assert hf.store.leased("orders", "run-1", None, 100) == by_id
-    assert hf.store.leased("orders", "run-1", by_id[3].id, 100) == by_id[4:]
-    assert hf.store.leased("orders", "run-1", None, 2) == by_id[:2]
+    assert batch_in(hf.store, "orders", "run-1", None, 100) == by_id
+    assert batch_in(hf.store, "orders", "run-1", by_id[3].id, 100) == by_id[4:]
+    assert batch_in(hf.store, "orders", "run-1", None, 2) == by_id[:2]
     queue.settle(mine[:3])
     queue.release(mine[3])
     left = sorted(mine[4:], key=lambda lease: lease.id)
-    assert hf.store.leased("orders", "run-1", None, 100) == left
-    assert hf.store.leased("orders", "nobody", None, 100) == []
+    assert batch_in(hf.store, "orders", "run-1", None, 100) == left
+    assert batch_in(hf.store, "orders", "nobody", None, 100) == []
     other = hf.queue("bills")
     other.enqueue("the same id in another queue", id=left[0].id)
     (theirs,) = other.lease(batch="run-1")
-    assert hf.store.leased("orders", "run-1", None, 100) == left
-    assert hf.store.leased("bills", "run-1", None, 100) == [theirs]
+    assert batch_in(hf.store, "orders", "run-1", None, 100) == left
+    assert batch_in(hf.store, "bills", "run-1", None, 100) == [theirs]
 
 
 def test_a_spec_is_written_only_over_the_one_that_was_read(
@@ -122,15 +182,15 @@ def test_a_spec_is_written_only_over_the_one_that_was_read(
     store, other = hf.store, another().store
     spec = QueueSpec("q", 3, Policy(max_attempts=4), created_at=5)
     assert store.put_queues([spec])
-    stored = other.get_queue("q")
+    stored = spec_of(other, "q")
     assert stored is not None and stored == msgspec.structs.replace(spec, revision=1)
     assert not other.put_queues([spec])  # a new one, but it is there
     assert other.put_queues([msgspec.structs.replace(stored, paused=True)])
     assert not store.put_queues([msgspec.structs.replace(stored, partitions=9)])
     both = [msgspec.structs.replace(stored, partitions=9), QueueSpec("r")]
     assert not store.put_queues(both)
-    assert store.get_queue("r") is None  # all or none
-    assert store.get_queue("q") == msgspec.structs.replace(stored, paused=True, revision=2)
+    assert spec_of(store, "r") is None  # all or none
+    assert spec_of(store, "q") == msgspec.structs.replace(stored, paused=True, revision=2)
     assert [spec.name for spec in store.queues()] == ["q"]
 
 

@@ -16,7 +16,7 @@ from holdfast import Fail, Holdfast, Lease, Outgoing, Queue, State
 from holdfast.model.moves import Settled, Target, Transition, Verb
 from holdfast.model.payload import BYTES, JSON
 from holdfast.rules.lifecycle import redriven
-from holdfast.stores.contract import Entry, LeaseAsk, Store
+from holdfast.stores.contract import ByPartition, Entry, LeaseAsk, Store, held_in
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.fixtures import ids
 
@@ -43,7 +43,9 @@ def lease(store: Store, queue: str, now: int, *partitions: int) -> list[Lease]:
 def counted(hf: Holdfast, queue: str) -> dict[int, tuple[int, int, int]]:
     """Ready, delayed and leased of each partition that has any."""
     now = hf.context.clock.now()
-    found = {d.partition: (d.ready, d.delayed, d.leased) for d in hf.store.depths(queue, now)}
+    found = {
+        d.partition: (d.ready, d.delayed, d.leased) for d in hf.store.stats(ByPartition(queue), now)
+    }
     return {part: counts for part, counts in found.items() if any(counts)}
 
 
@@ -52,7 +54,7 @@ def everything(hf: Holdfast, *queues: str) -> list[Any]:
     now, seen = hf.context.clock.now(), list[Any]()
     for name in queues:
         rows = [list(hf.queue(name).browse(state)) for state in WAITING]
-        seen += [rows, hf.store.depths(name, now), hf.queue(name).stats()]
+        seen += [rows, hf.store.stats(ByPartition(name), now), hf.queue(name).stats()]
     return seen
 
 
@@ -110,7 +112,12 @@ def test_a_new_partition_is_where_it_is_found_and_counted(hf: Holdfast, clock: M
     assert hf.store.settle(moves, now) == [APPLIED] * 4
     assert counted(hf, "orders.dlq") == {}
     assert counted(hf, "orders") == {0: (1, 0, 0), 1: (1, 0, 0), 2: (1, 0, 0), 3: (0, 1, 0)}
-    assert [d.oldest_at for d in hf.store.depths("orders", now)] == [now, now, now, None]
+    assert [d.oldest_at for d in hf.store.stats(ByPartition("orders"), now)] == [
+        now,
+        now,
+        now,
+        None,
+    ]
     assert lease(hf.store, "orders", now, 3) == []
     clock.advance(5)
     for part in range(4):
@@ -152,7 +159,7 @@ def test_it_moves_to_another_queue_with_all_it_has(hf: Holdfast, clock: ManualCl
     ]
     assert (expected[0].errors[0].message, expected[0].redriven) == ("poison", 1)
     assert [entry.message for entry in archive.browse()] == expected
-    assert hf.store.get("orders", ids(expected)) == []
+    assert held_in(hf.store, "orders", ids(expected)) == []
     held = lease(hf.store, "archive", now, 2)  # by their priority
     assert [one.message.payload for one in held] == [{"id": 1}, {"id": 2}]
     assert held[0].deadline == now + 77_000

@@ -33,7 +33,7 @@ from holdfast import (
 from holdfast.model import settings
 from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import LeaseAsk
+from holdfast.stores.contract import BatchEnd, LeaseAsk, ReserveAsk
 from holdfast.testing import ManualClock, wait_until
 from holdfast.testing.conformance.fixtures import StoreFactory, whereabouts
 from holdfast.work import ownership
@@ -615,12 +615,12 @@ def test_what_a_batch_holds_is_not_taken_over(hf: Holdfast, clock: ManualClock, 
     queue.enqueue_many(Outgoing(n, key="k") for n in range(3))
     claim = hf.store.claim(partition_claim("orders", 0), "spark", 1000, clock.now())
     assert claim is not None
-    ask = LeaseAsk("orders", 1, "spark", "00ff", 1000, (0,), "batch", (claim.epoch,))
-    assert hf.store.hold(ask, clock.now()) == 1
+    ask = ReserveAsk("orders", 1, "spark", "00ff", "batch", (0,), (claim.epoch,))
+    assert hf.store.lease(ask, clock.now()) == 1
     owner = join()
     settle_down(clock, [owner], LEASE)
     assert work_off([owner]) == []
-    hf.store.finish("orders", "batch", 10, clock.now(), None)
+    hf.store.settle(BatchEnd("orders", "batch", 10, None), clock.now())
     settle_down(clock, [owner], REBALANCE)
     assert work_off([owner]) == [1, 2]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.model import settings
 from holdfast.model.settings import Settings
 from holdfast.queue.context import Context
-from holdfast.stores.contract import Event, Store, Subscription
+from holdfast.stores.contract import Event, Page, Store, Subscription, View
 from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 from holdfast.work.sweeper import LOCK, Sweeper, Swept
@@ -145,8 +146,8 @@ def test_an_extension_that_came_before_the_sweep_wins(
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        def overdue(self, *args: object) -> object:
-            found = store.overdue(*args)  # pyright: ignore
+        def browse(self, *args: object) -> object:
+            found = store.browse(*args)  # pyright: ignore
             queue.extend(lease, 60)
             return found
 
@@ -250,13 +251,13 @@ def test_a_tick_that_fails_does_not_stop_the_next(
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        def overdue(self, *args: object) -> object:
+        def browse(self, *args: object) -> object:
             assert running.acquire(blocking=False), "two ticks at once"
             try:
                 calls.append("overdue")
                 if len(calls) < 3:
                     raise StoreUnavailable("gone for a moment")
-                return store.overdue(*args)  # pyright: ignore
+                return store.browse(*args)  # pyright: ignore
             finally:
                 running.release()
 
@@ -485,15 +486,15 @@ def test_a_lease_that_finds_messages_looks_once_a_second(
     hf: Holdfast, queue: Queue, clock: ManualClock, store: Store
 ) -> None:
     queue.enqueue_many(range(100))
-    looks: list[int] = []
+    looks: list[int | None] = []
 
     class Counting:
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        def overdue(self, queue: str, now: int, limit: int) -> object:
-            looks.append(now)
-            return store.overdue(queue, now, limit)
+        def browse(self, view: View, *args: Any) -> Page:
+            looks.append(view.overdue_at)
+            return store.browse(view, *args)
 
     at = Context(Counting(), clock, Random(), hf.context.policy, "me")  # pyright: ignore
     begun = clock.now()
@@ -522,7 +523,7 @@ def test_a_look_that_fails_keeps_no_message_from_being_leased(
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        def overdue(self, *args: object) -> object:
+        def browse(self, *args: object) -> object:
             raise TypeError("a row that nobody can read")
 
     at = Context(Odd(), clock, Random(), hf.context.policy, "me")  # pyright: ignore

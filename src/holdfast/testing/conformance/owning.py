@@ -15,7 +15,7 @@ from holdfast import Holdfast, InvalidArgument, Lease, Outgoing, QueueNotFound
 from holdfast.model.moves import Target, Transition, Verb
 from holdfast.model.queues import Depth, partition_claim
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import Claim, LeaseAsk, Store
+from holdfast.stores.contract import ByPartition, Claim, LeaseAsk, ReserveAsk, Store, batch_in
 from holdfast.testing import ManualClock, wait_until
 
 TTL = 15_000
@@ -121,11 +121,11 @@ def test_a_partition_is_held_for_a_batch_by_its_owner_only(
 ) -> None:
     store, now = ordered.store, clock.now()
     own(store, 1, "a", now)
-    wrong = LeaseAsk("orders", 10, "a", "00aa", 1000, (0, 1), "batch", (1, 2))
-    assert store.hold(wrong, now) == 0
-    right = LeaseAsk("orders", 10, "a", "00ab", 1000, (0, 1), "batch", (1, 1))
-    assert store.hold(right, now) == 2
-    held = store.leased("orders", "batch", None, 10)
+    wrong = ReserveAsk("orders", 10, "a", "00aa", "batch", (0, 1), (1, 2))
+    assert store.lease(wrong, now) == 0
+    right = ReserveAsk("orders", 10, "a", "00ab", "batch", (0, 1), (1, 1))
+    assert store.lease(right, now) == 2
+    held = batch_in(store, "orders", "batch", None, 10)
     assert sorted(payloads(held)) == [[1, 0], [1, 1]]
 
 
@@ -172,13 +172,13 @@ def test_each_partition_says_what_it_holds(ordered: Holdfast, clock: ManualClock
     queue.enqueue("important", key=key_in(2, 3), priority=5)
     own(store, 1, "a", now)
     leases = store.lease(ask("a", (1,), (1,), limit=1), now)
-    assert store.depths("orders", now) == [
+    assert store.stats(ByPartition("orders"), now) == [
         Depth(0, ready=2, delayed=1, leased=0, oldest_at=then),
         Depth(1, ready=1, delayed=0, leased=1, oldest_at=then),
         Depth(2, ready=3, delayed=0, leased=0, oldest_at=then),
     ]
     clock.advance(5)
-    assert store.depths("orders", clock.now())[0] == Depth(0, 3, 0, 0, then)
+    assert store.stats(ByPartition("orders"), clock.now())[0] == Depth(0, 3, 0, 0, then)
     queue.settle([])
     done = Transition(Verb.ACK, "orders", leases[0].id, Target.DONE, leases[0].token)
     store.settle([done], now)
@@ -189,12 +189,14 @@ def test_each_partition_says_what_it_holds(ordered: Holdfast, clock: ManualClock
         tail=True, available_at=now, attempts=1,
     )  # fmt: skip
     store.settle([dead], now)
-    assert store.depths("orders", clock.now())[1] == Depth(1, 0, 0, 0, None)
-    assert store.depths("orders.dlq", clock.now())[1] == Depth(1, 1, 0, 0, then)
+    assert store.stats(ByPartition("orders"), clock.now())[1] == Depth(1, 0, 0, 0, None)
+    assert store.stats(ByPartition("orders.dlq"), clock.now())[1] == Depth(1, 1, 0, 0, then)
     queue.purge()
-    assert store.depths("orders", clock.now()) == [Depth(p, 0, 0, 0, None) for p in range(3)]
+    assert store.stats(ByPartition("orders"), clock.now()) == [
+        Depth(p, 0, 0, 0, None) for p in range(3)
+    ]
     with pytest.raises(QueueNotFound):
-        store.depths("nothing", now)
+        store.stats(ByPartition("nothing"), now)
 
 
 @pytest.mark.promise("PART-9")
@@ -212,12 +214,12 @@ def test_the_partitions_add_up_to_the_queue(
         queue.fail(lease)
     clock.advance(10)
     hf.redrive("orders.dlq", 1)
-    depths, stats = hf.store.depths("orders", clock.now()), queue.stats()
+    depths, stats = hf.store.stats(ByPartition("orders"), clock.now()), queue.stats()
     sums = [
         sum(getattr(depth, kind) for depth in depths) for kind in ("ready", "delayed", "leased")
     ]
     assert sums == [stats.ready, stats.delayed, stats.leased]
-    dead = hf.store.depths("orders.dlq", clock.now())
+    dead = hf.store.stats(ByPartition("orders.dlq"), clock.now())
     assert [sum(depth.ready for depth in dead), len(dead)] == [1, partitions]
 
 
@@ -239,7 +241,7 @@ def test_more_partitions_begin_a_new_generation_and_lose_nothing(
     new = other.queue("orders").enqueue_many(Outgoing(n, key=f"k{n}") for n in range(40, 80))
     assert {message.partition for message in old} <= set(range(before))
     assert [m.partition for m in new] == [before + partition_of(m.key, m.id, after) for m in new]
-    assert len(hf.store.depths("orders", 0)) == before + after
+    assert len(hf.store.stats(ByPartition("orders"), 0)) == before + after
     queue.release(held[0])
     queue.settle(held[1:])
     assert hf.redrive("orders.dlq").redriven == 2

@@ -91,7 +91,7 @@ def test_rows_of_a_log_are_restored_as_they_ended(hf: Holdfast, clock: ManualClo
     assert (stats.done, stats.ready, stats.leased) == (40, 0, 0)
     cuts = hf.store.split(View("orders", State.LOG), 4, now)
     assert len(cuts) == 3
-    assert hf.store.trim([Cut("orders", 100, keep=15)]) == [25]
+    assert hf.store.drop([Cut("orders", 100, keep=15)]) == [25]
 
 
 def test_a_log_goes_on_after_what_was_restored(

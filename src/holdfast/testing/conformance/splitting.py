@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast import Holdfast, InvalidArgument, Queue, QueueNotFound, State
-from holdfast.stores.contract import Entry, LeaseAsk, Store, View
+from holdfast.stores.contract import Entry, ReserveAsk, Store, View
 from holdfast.testing import ManualClock
 
 
@@ -29,7 +29,7 @@ def fill(hf: Holdfast, clock: ManualClock, state: State, n: int = 60) -> None:
             clock.advance(dice.choice([0, 0.5]))
         queue.enqueue("ready")
         queue.enqueue("held")
-        hf.store.hold(LeaseAsk("orders", 1, "me", "f" * 16, 0, batch="b"), clock.now())
+        hf.store.lease(ReserveAsk("orders", 1, "me", "f" * 16, "b"), clock.now())
     else:
         queue.enqueue("first", priority=9)
         queue.lease()

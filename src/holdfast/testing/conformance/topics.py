@@ -27,7 +27,7 @@ from holdfast.model.moves import State
 from holdfast.queue import topic as topics
 from holdfast.queue.topic import Topic, log_of
 from holdfast.rules.lifecycle import partition_of
-from holdfast.stores.contract import View
+from holdfast.stores.contract import View, spec_of
 from holdfast.testing import ManualClock, drain, wait_until
 from holdfast.testing.conformance.fixtures import ids, whereabouts
 
@@ -413,7 +413,7 @@ def test_nothing_is_kept_without_a_log(hf: Holdfast) -> None:
     assert payloads(topic.bind("b", start="earliest")) == [2]
     hf.topic("orders", log=False)
     topic.publish(3)
-    assert hf.store.get_queue(log_of("orders")) is None
+    assert spec_of(hf.store, log_of("orders")) is None
     hf.topic("orders", log=True)
     assert payloads(topic.bind("c", start="earliest")) == []
     assert payloads(topic.group("a")) == [2, 3]

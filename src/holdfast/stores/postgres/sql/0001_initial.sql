@@ -109,8 +109,8 @@ DECLARE
   day bigint := floor(extract(epoch FROM clock_timestamp()) / 86400);
 BEGIN
   EXECUTE format(
-    'CREATE TABLE holdfast.log_%s PARTITION OF holdfast.log FOR VALUES FROM (%s) TO (%s)',
-    day, day * 86400000, (day + 1) * 86400000);
+    'CREATE TABLE %1$s_%2$s PARTITION OF %1$s FOR VALUES FROM (%3$s) TO (%4$s)',
+    'holdfast.log', day, day * 86400000, (day + 1) * 86400000);
 END $$;
 
 -- Counts are the sum of what every write added: nobody waits for a row that another one counts in.

@@ -1,8 +1,9 @@
 -- Read messages, at one moment.
--- KEYS: as of a lease from all partitions.
+-- KEYS: as of a lease from all partitions; to find: c m x e k and both d.
 -- ARGV: queue, partitions, what, how many bodies to read at a time, then:
---   get: ids | overdue: now, limit | batch: batch, after, limit | leased: deadline, seq, limit |
---   delayed: available, seq, limit, now | ready: lane, place, limit, now, bodies wanted (1 or 0)
+--   find: ids, in the queue and its dead-letter queue | overdue: now, limit | batch: batch, after, limit |
+--   leased: deadline, seq, limit | delayed: available, seq, limit, now |
+--   ready: lane, place, limit, now, bodies wanted (1 or 0)
 -- Answers: the end of the line, ids, two numbers for each that it is ordered by, x, e, k and as many bodies
 -- as fit.
 -- Invariant: changes nothing but that due messages take their place in line; 'more' asks for another call,
@@ -36,7 +37,7 @@ local function members(found)
   end
 end
 
-if what == 'get' then
+if what == 'find' then
   for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
 elseif what == 'overdue' then
   members(call('ZRANGEBYSCORE', key('d' .. flag), '-inf', ARGV[5], 'WITHSCORES', 'LIMIT', 0, ARGV[6]))
@@ -67,11 +68,12 @@ else
   end
 end
 local states, past, calls = hmget('x', ids), hmget('e', ids), {}
-local noted = what ~= 'get' and (what ~= 'ready' or flag == '1') -- x tells of all that stands there
+local noted = what ~= 'find' and (what ~= 'ready' or flag == '1') -- x tells of all that stands there
 for i = 1, #ids do
   local row = (states[i] or noted) and read(states[i], ids[i])
   local held = row and (row.state == 'F' or row.state == 'L')
   calls[i] = held and call('HGET', key('k'), call_of(row.token)) or false
+  if what == 'find' then first[i] = held and call('ZSCORE', key('d' .. row.flag), row.token) or false end
 end
 local blobs = what == 'ready' and ARGV[9] == '0' and {} or bodies(ids, tonumber(ARGV[4]))
 return { more and 'more' or 'ok', known[5] or '0', ids, first, second, states, past, calls, blobs }

@@ -1,0 +1,1 @@
+"""What SQLite and PostgreSQL share. Each writes its own statements, under the same names."""
