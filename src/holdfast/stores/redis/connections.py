@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,6 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.kit.forks import PerProcess
 from holdfast.stores.redis.failures import FAILURES, Misplaced, ours
 from holdfast.stores.redis.scripts import Script
 from holdfast.stores.redis.url import Where
@@ -237,18 +237,31 @@ class Lines:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._kept = PerProcess(deque[Any])
+        self._pid = os.getpid()
+        self._free: deque[Any] = deque()
 
     def ask(self, command: Sequence[Arg], moving: bool = False) -> Any:
-        """The answer; one that the server refuses is raised."""
-        answer = self.ask_all([("ASKING",), command] if moving else [command])[-1]
-        if isinstance(answer, errors.ResponseError):
-            raise answer
-        return answer
+        """Send and read, without the driver's translation of answers."""
+        line = self._line()
+        try:
+            if moving:
+                line.send_command("ASKING")
+                line.read_response()
+            if pack_command is None:
+                line.send_command(*command)
+            else:
+                line.send_packed_command([pack_command(command)])
+            return line.read_response()
+        except errors.ResponseError:
+            raise
+        except BaseException:
+            line.disconnect()  # an answer may still be on its way
+            raise
+        finally:
+            self._free.append(line)
 
     def ask_all(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-        """All are sent before the first answer is read, and answers are not translated as the
-        driver does. What the server refuses is an answer."""
+        """All are sent before the first answer is read. What the server refuses is an answer."""
         line, answers = self._line(), list[Any]()
         try:
             if pack_command is None:
@@ -265,12 +278,13 @@ class Lines:
             line.disconnect()  # answers may still be on their way
             raise
         finally:
-            self._kept.get().append(line)
+            self._free.append(line)
 
     def _line(self) -> Any:
-        free = self._kept.get()
+        if self._pid != os.getpid():
+            self._free, self._pid = deque(), os.getpid()  # in this order: another thread may look
         try:
-            line = free.pop()
+            line = self._free.pop()
         except IndexError:
             return self._pool.get_connection()
         if line._sock is not None and _has_ended(line):
@@ -279,13 +293,13 @@ class Lines:
             try:
                 line.connect()  # here: sending would not ask Sentinel where the master is now
             except BaseException:
-                free.append(line)
+                self._free.append(line)
                 raise
         return line
 
     def hang_up(self) -> None:
         """Close those that are not in use; the next call opens new ones."""
-        for line in list(self._kept.get()):
+        for line in list(self._free):
             with suppress(errors.RedisError, OSError):
                 line.disconnect()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -31,43 +30,61 @@ class Enqueueing(Homes):
         """Each chunk whole or not at all; what broke off may be repeated. A chunk holds what goes
         to queues of one slot, and all that have one id: a topic's message with all its groups."""
         no_transaction(within)
-        since, answers = finished_since or {}, dict[int, Enqueued]()
-        slots = _slots(frozenset([message.queue for message in messages]))
-        mine = {tag: list[int]() for tag in slots}
-        if len(slots) > 1:
-            for n, message in enumerate(messages):
-                mine[tag_of(message.queue)].append(n)
-        for tag, homes in slots.items():
-            numbers = mine[tag] or range(len(messages))
-            answers |= self._enqueue(messages, numbers, homes, now, receipt or "", since)
+        homes = {home_of(message.queue) for message in messages}
+        since = finished_since or {}
+        if len(homes) == 1:
+            return self._enqueue(homes.pop(), messages, now, receipt or "", since)
+        tags: dict[str, list[int]] = {}
+        for n, message in enumerate(messages):
+            tags.setdefault(tag_of(message.queue), []).append(n)
+        answers: dict[int, Enqueued] = {}
+        for _, mine in sorted(tags.items()):
+            answers |= self._enqueue_all(messages, mine, now, receipt or "", since)
         return [answers[n] for n in range(len(messages))]
 
     def _enqueue(
         self,
+        name: str,
+        messages: Sequence[Message],
+        now: int,
+        receipt: str,
+        since: Mapping[int, int],
+    ) -> list[Enqueued]:
+        """Into one home."""
+        answers: list[Enqueued] = []
+        rows = [write_message(message, now, since.get(n)) for n, message in enumerate(messages)]
+        for number, chunk in enumerate(chunks(rows)):
+            queues = {m.queue for m in messages[len(answers) : len(answers) + len(chunk)]}
+            flags = "".join(sorted(map(flag_of, queues)))
+            answers += self._store([(name, flags, chunk)], now, _part_of(receipt, number))
+        return answers
+
+    def _enqueue_all(
+        self,
         messages: Sequence[Message],
         mine: Sequence[int],
-        homes: Mapping[str, str],
         now: int,
         receipt: str,
         since: Mapping[int, int],
     ) -> dict[int, Enqueued]:
-        """Those of one slot, into its homes. Each chunk asks whether all of them are there."""
-        if len(homes) > 1:  # those of one id stay together
-            first = {messages[n].id: n for n in reversed(mine)}
-            mine = sorted(mine, key=lambda n: first[messages[n].id])
-        rows = [write_message(messages[n], now, since.get(n)) for n in mine]
+        """Into homes of one slot. Each chunk asks whether all of them are there."""
+        homes: dict[str, str] = {}
+        first: dict[str, int] = {}
+        for n in mine:
+            name, flag = home_of(messages[n].queue), flag_of(messages[n].queue)
+            homes[name] = "".join(sorted({*homes.get(name, ""), flag}))
+            first.setdefault(messages[n].id, n)
+        order = sorted(mine, key=lambda n: first[messages[n].id])
+        rows = [write_message(messages[n], now, since.get(n)) for n in order]
         answers: dict[int, Enqueued] = {}
         for number, chunk in enumerate(chunks(rows)):
-            numbers = mine[len(answers) : len(answers) + len(chunk)]
-            parts = [(name, flags, chunk) for name, flags in homes.items()]
-            if len(parts) > 1:
-                of = {name: list[tuple[int, Row]]() for name in homes}
-                for n, row in zip(numbers, chunk, strict=True):
-                    of[home_of(messages[n].queue)].append((n, row))
-                parts = [(name, homes[name], [row for _, row in some]) for name, some in of.items()]
-                numbers = [n for some in of.values() for n, _ in some]
+            of: dict[str, list[tuple[int, Row]]] = {name: [] for name in sorted(homes)}
+            for n, row in zip(order[len(answers) :], chunk, strict=False):
+                of[home_of(messages[n].queue)].append((n, row))
+            parts = [(name, homes[name], [row for _, row in some]) for name, some in of.items()]
             told = self._store(parts, now, _part_of(receipt, number))
-            answers |= zip(numbers, told, strict=True)
+            at = chain.from_iterable(of.values())
+            answers |= {n: answer for (n, _), answer in zip(at, told, strict=True)}
         return answers
 
     def _store(
@@ -86,16 +103,6 @@ class Enqueueing(Homes):
         if answer[0] == b"kept":
             return [Enqueued.HELD for _, _, rows in homes for _ in rows]
         return [Enqueued.STORED if stored else Enqueued.HELD for stored in answer[1]]
-
-
-@lru_cache(maxsize=1000)
-def _slots(queues: frozenset[str]) -> dict[str, dict[str, str]]:
-    """By tag the homes of these queues, and which of their two queues."""
-    slots: dict[str, dict[str, str]] = {}
-    for queue in sorted(queues, key=lambda queue: (tag_of(queue), queue)):
-        homes = slots.setdefault(tag_of(queue), {})
-        homes[home_of(queue)] = homes.get(home_of(queue), "") + flag_of(queue)
-    return slots
 
 
 def no_transaction(within: Any) -> None:
