@@ -24,9 +24,9 @@ def connect(url: str) -> Holdfast:
     """With its listening connection open. Nobody looks by himself: only a notice wakes him."""
     queue.WAIT_STEP_S = 600.0
     if is_redis(url):
-        from holdfast.stores.redis import store
+        from holdfast.stores.redis import waiting
 
-        store.LOOK_S = 600.0  # and no longer than half the time-out of the URL
+        waiting.LOOK_S = 600.0  # and no longer than half the time-out of the URL
     else:
         from holdfast.stores.postgres import wake
 

@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Fail, Holdfast, Lease, Outgoing, Retry, Settled, StoreUnavailable
 from holdfast.queue import queue as queue_module
 from holdfast.rules.outcome import Done
-from holdfast.stores.redis import store as module
+from holdfast.stores.redis import scripts, waiting
 from holdfast.testing import ManualClock, wait_until
 from servers.redis import ALWAYS, RedisServer, drop_prefix, running
 from tests.plugins.sampling import more
@@ -153,7 +153,7 @@ def cut_off(place: RedisPlace, proxy: Proxy, clock: ManualClock) -> Iterator[Hol
     """Over a network that can lose what is said; the server knows every script."""
     url = place.url_at(proxy.port)
     with holdfast.connect(url, clock=clock, ack_timeout=60, max_attempts=5) as hf:
-        for script in (module.ENQUEUE, module.LEASE, module.SETTLE, module.FINISH):
+        for script in (scripts.ENQUEUE, scripts.LEASE, scripts.SETTLE, scripts.FINISH):
             hf.store._db.run("SCRIPT", "LOAD", script.text)
         hf.queue("orders")
         yield hf
@@ -168,7 +168,7 @@ def test_an_enqueue_that_broke_off_is_repeated(
     place: RedisPlace, cut_off: Holdfast, proxy: Proxy, answer: bool
 ) -> None:
     orders, items = cut_off.queue("orders"), victim.batch_of(100)
-    proxy.lose(module.ENQUEUE.sha.encode(), answer=answer)
+    proxy.lose(scripts.ENQUEUE.sha.encode(), answer=answer)
     with pytest.raises(StoreUnavailable):
         orders.enqueue_many(items)
     sent = orders.enqueue_many(items)
@@ -195,7 +195,7 @@ def test_a_settlement_that_broke_off_is_repeated(
     orders = cut_off.queue("orders")
     accepted = {message.id for message in orders.enqueue_many(range(20))}
     moves = [(lease, OUTCOMES[outcome]) for lease in orders.lease(10)]
-    script = module.FINISH if isinstance(OUTCOMES[outcome], Done) else module.SETTLE
+    script = scripts.FINISH if isinstance(OUTCOMES[outcome], Done) else scripts.SETTLE
     proxy.lose(script.sha.encode(), answer=answer)
     with pytest.raises(StoreUnavailable):
         orders.settle(moves)
@@ -210,7 +210,7 @@ def test_a_lease_whose_answer_was_lost_comes_back_after_its_deadline(
 ) -> None:
     orders = cut_off.queue("orders")
     accepted = {message.id for message in orders.enqueue_many(range(10))}
-    proxy.lose(module.LEASE.sha.encode(), answer=True)
+    proxy.lose(scripts.LEASE.sha.encode(), answer=True)
     with pytest.raises(StoreUnavailable):
         orders.lease(10)
     assert (orders.stats().leased, orders.lease(10)) == (10, [])
@@ -230,7 +230,7 @@ def test_a_lease_that_the_server_did_not_hear_has_taken_nothing(
 ) -> None:
     orders = cut_off.queue("orders")
     orders.enqueue_many(range(10))
-    proxy.lose(module.LEASE.sha.encode(), answer=False)
+    proxy.lose(scripts.LEASE.sha.encode(), answer=False)
     with pytest.raises(StoreUnavailable):
         orders.lease(10)
     assert [lease.message.payload for lease in orders.lease(10)] == list(range(10))
@@ -333,7 +333,7 @@ def test_twenty_consumers_share_two_thousand_messages(
 @pytest.fixture
 def only_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by himself: what arrives was told."""
-    monkeypatch.setattr(module, "LOOK_S", 600.0)
+    monkeypatch.setattr(waiting, "LOOK_S", 600.0)
     monkeypatch.setattr(queue_module, "WAIT_STEP_S", 600.0)
 
 

@@ -108,9 +108,9 @@ def redrive(hf: Holdfast) -> None:
 
 def wait(hf: Holdfast) -> None:
     from holdfast.queue import queue
-    from holdfast.stores.redis import store
+    from holdfast.stores.redis import waiting
 
-    store.LOOK_S = queue.WAIT_STEP_S = 600.0  # so it stays the first in line
+    waiting.LOOK_S = queue.WAIT_STEP_S = 600.0  # so it stays the first in line
     hf.queue("orders").lease(wait=60)
 
 
@@ -136,9 +136,9 @@ def die_at(hf: Holdfast, statement: str, nth: int) -> None:
 def die_at_redis(hf: Holdfast, name: str, moment: str, nth: int) -> None:
     import redis
 
-    from holdfast.stores.redis import store
+    from holdfast.stores.redis import scripts
 
-    script = getattr(store, name.upper(), None)
+    script = getattr(scripts, name.upper(), None)
     if script is not None:
         hf.store._db.run("SCRIPT", "LOAD", script.text)  # else its first call is not its last
     what = (name.upper() if script is None else script.sha).encode()

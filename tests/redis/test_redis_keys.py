@@ -31,15 +31,13 @@ from holdfast.stores.contract import (
     batch_in,
     held_in,
 )
-from holdfast.stores.redis import records, server, store
-from holdfast.stores.redis.connections import Connections, Script
+from holdfast.stores.redis import scripts
+from holdfast.stores.redis.connections import Connections
+from holdfast.stores.redis.scripts import Script
 from holdfast.testing import ManualClock
 
 SCRIPTS: dict[str, Script] = {
-    f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in (store, server, records)
-    for name, value in vars(module).items()
-    if isinstance(value, Script)
+    name: value for name, value in vars(scripts).items() if isinstance(value, Script)
 }
 
 # Before a script: what it calls must name only keys among KEYS.

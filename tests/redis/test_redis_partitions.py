@@ -22,10 +22,10 @@ from holdfast.model.queues import partition_claim
 from holdfast.rules.lifecycle import partition_of
 from holdfast.rules.outcome import Done, Extend, Fail, Release, Retry
 from holdfast.stores.contract import BatchEnd, ByPartition, Purge, ReserveAsk
-from holdfast.stores.redis.connections import Connections, Script
+from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, Keys
-from holdfast.stores.redis.store import LEASE
-from holdfast.stores.redis.wake import LOOK_S
+from holdfast.stores.redis.scripts import LEASE, Script
+from holdfast.stores.redis.waiting import LOOK_S
 from holdfast.testing import ManualClock
 
 STATES = (State.READY, State.DELAYED, State.LEASED)

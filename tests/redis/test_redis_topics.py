@@ -16,11 +16,11 @@ from holdfast import Holdfast, Message, QueueNotFound, StoreFull, StoreUnavailab
 from holdfast.model.message import new_ids
 from holdfast.model.moves import Enqueued
 from holdfast.model.queues import QueueSpec
-from holdfast.stores.contract import held_in
-from holdfast.stores.redis.connections import Connections, Script
+from holdfast.stores.contract import held_in, spec_of
+from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Keys
 from holdfast.stores.redis.moves import CHUNK
-from holdfast.stores.redis.store import ENQUEUE
+from holdfast.stores.redis.scripts import ENQUEUE, Script
 from holdfast.testing import ManualClock
 from servers.redis import running
 
@@ -90,6 +90,40 @@ def test_the_groups_of_a_topic_lie_in_one_slot() -> None:
     assert keys.of("orders").key("c") == "p:{orders}:c"
     assert keys.of("orders@billing.dlq").key("c") == "p:{orders}@billing:c"
     assert len({keys.of(name).key("c") for name in names}) == len(GROUPS) + 1
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_settings_of_several_queues_are_written_together_or_not_at_all(
+    hf: Holdfast, store_name: str, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """As far as one script reaches: any queues of one server, in a cluster those of a slot. Another
+    process writes the settings of one of them right before."""
+    names = ("a", "b") if store_name == "redis" else ("orders@a", "orders@b")
+    run, done = Connections.script, list[bool]()
+
+    def late(self: Connections, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        if not done:
+            done.append(True)
+            assert hf.store.put_queues([QueueSpec(names[n], partitions=3)])
+        return run(self, script, keys, args)
+
+    monkeypatch.setattr(Connections, "script", late)
+    assert not hf.store.put_queues([QueueSpec(name) for name in names])
+    found = [spec_of(hf.store, name) for name in names]
+    assert [spec and (spec.partitions, spec.revision) for spec in found] == [
+        (3, 1) if n == at else None for at in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("c", "b", "a")])
+def test_settings_that_are_out_of_date_keep_those_of_other_slots_from_being_written(
+    hf: Holdfast, names: tuple[str, ...]
+) -> None:
+    assert hf.store.put_queues([QueueSpec("b", partitions=3)])
+    assert not hf.store.put_queues([QueueSpec(name) for name in names])
+    found = {name: spec_of(hf.store, name) for name in names}
+    assert [name for name, spec in found.items() if spec] == ["b"]
+    assert hf.store.put_queues([QueueSpec(name, revision=int(name == "b")) for name in names])
 
 
 def test_a_message_goes_to_all_groups_in_one_step(hf: Holdfast, scripts: list[int]) -> None:

@@ -259,7 +259,11 @@ class Messages(Protocol):
     def put_queues(self, specs: Sequence[QueueSpec]) -> bool:
         """Write all specs in one step if each stored revision is the spec's; else write none.
 
-        The stored revision becomes one more. False: somebody was faster, read again.
+        The stored revision becomes one more. False: somebody was faster, read again. A queue and
+        its dead-letter queue are always written in one step, and so are the groups of a topic. For
+        other queues, a store that cannot reach them in one step (a Redis Cluster) compares all
+        first and then writes them one after the other, so a process that comes in between can
+        leave a part of them unwritten.
         """
         ...
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -17,17 +14,11 @@ from redis import exceptions as errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
-from holdfast.errors import (
-    FailedPrecondition,
-    HoldfastError,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.redis.failures import FAILURES, Misplaced, ours
+from holdfast.stores.redis.scripts import Script
 from holdfast.stores.redis.url import Where
 
 try:
@@ -37,16 +28,11 @@ try:
 except ImportError:  # slower, and the same
     pack_command = None
 
-SERVER_MIN = (6, 2)
-
 MENDED_MAX = 1000
 """Damaged notes that one call mends."""
 
 REDIRECTS = 5
 """How often a slot may turn out to be elsewhere before one gives up."""
-
-FAILURES = (errors.RedisError, errors.RedisClusterException, OSError)
-"""All that the driver raises; not all of it has one base."""
 
 _ELSEWHERE = (errors.NoScriptError, errors.AskError)
 """Of a call that was refused: the server does not know the script, or its slot is not there.
@@ -55,27 +41,11 @@ MovedError is an AskError as well."""
 Arg = str | bytes | int
 
 
-class Misplaced(StoreCorrupt):
-    """A script found that what is noted of a message is damaged, before it wrote anything."""
-
-    def __init__(self, text: str, id: bytes) -> None:
-        super().__init__(text)
-        self.id = id
-
-
-class Script:
-    """The text of a script, with what it begins with, and the name that a server knows it by."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class Connections:
     """Thread-safe. A process that was forked off opens connections of its own.
 
     Nothing is tried twice behind the caller's back: a lease that was run again would leave the
-    messages of the first one with nobody until their deadline.
+    messages of the first one leased to nobody until their deadline.
     """
 
     def __init__(self, where: Where) -> None:
@@ -153,18 +123,23 @@ class Connections:
         with self.translated():
             answers = self._ask_all(commands)
         for n, answer in enumerate(answers):
-            if isinstance(answer, _ELSEWHERE):  # nothing has run
-                try:
-                    answers[n] = self.script(script, *calls[n])
-                except HoldfastError as error:
-                    answers[n] = error
-            elif isinstance(answer, FAILURES):
-                answers[n] = self._ours(answer)
-                if isinstance(answers[n], Misplaced):  # nothing has been written
-                    try:
+            if isinstance(answer, FAILURES):
+                answers[n] = ours(answer, self.where, closed=self._closed)
+                if isinstance(answer, _ELSEWHERE) or isinstance(answers[n], Misplaced):
+                    try:  # nothing has been written
                         answers[n] = self.script(script, *calls[n])
                     except HoldfastError as error:
                         answers[n] = error
+        return answers
+
+    def each(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]
+    ) -> list[Any]:
+        """The same; the first error is raised when all have run."""
+        answers = self.scripts(script, calls)
+        for answer in answers:
+            if isinstance(answer, HoldfastError):
+                raise answer
         return answers
 
     def run_each(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
@@ -248,80 +223,12 @@ class Connections:
             yield
         except FAILURES as error:
             if isinstance(error, errors.ReadOnlyError) or "READONLY" in str(error):
-                self._forget()  # a replica now: whoever is the master is found anew
-            raise self._ours(error) from error
+                self._forget()  # a replica now: the next call looks for the master
+            raise ours(error, self.where, closed=self._closed) from error
 
     def _forget(self) -> None:
         for lines in list(self._by_pool.values()):
             lines.hang_up()
-
-    def _ours(self, error: BaseException) -> HoldfastError:
-        if isinstance(error, errors.RedisClusterException) and error.__cause__ is not None:
-            error = error.__cause__  # of the last node that was asked
-        if isinstance(error, MasterNotFoundError):  # it would go on with each sentinel's settings
-            error = MasterNotFoundError(str(error).partition(" : ")[0])
-        said = _SCRIPT.sub("", str(error)).strip().rstrip(".")
-        text = f"{self.where.shown}: {said or type(error).__name__}"
-        if self._closed:
-            return StoreUnavailable(f"{self.where.shown}: this connection was closed")
-        match error:
-            case errors.MovedError() if self.where.kind != "cluster":
-                scheme = self.where.shown.partition(":")[0]
-                return StoreError(f"{text}. One node of a cluster: connect by {scheme}+cluster://")
-            case errors.AuthenticationError() | errors.NoPermissionError():
-                return StoreError(f"{text}. Check user and password, and what this user may do")
-            case MasterNotFoundError() | errors.ConnectionError() | errors.TimeoutError():
-                if "NOAUTH" in said or "AUTH" in said.upper().split():
-                    return StoreError(f"{text}. Check user and password")
-                return StoreUnavailable(text)
-            case OSError():
-                return StoreUnavailable(text)
-            case _:
-                return _by_words(said, text)
-
-
-# What a server says before and after the words of an error inside a script.
-_SCRIPT = re.compile(
-    r"(ERR )?Error running script \(.*?\): |@?user_script: ?\d+: |"
-    r" script: [0-9a-f]{40}, on @user_script:\d+\.?"
-)
-
-
-# What comes of keys and fields that somebody else wrote.
-_STRANGE = (
-    "WRONGTYPE", "wrong kind of value", "NOGROUP", "BUSYGROUP", "nil value", "not an integer",
-    "no such key", "not written by Holdfast",
-)  # fmt: skip
-
-
-_MISPLACED = re.compile(r"MISPLACED ([0-9a-f]*):")
-
-
-def _by_words(said: str, text: str) -> HoldfastError:
-    """Errors inside a script are known by their words only."""
-
-    def says(*words: str) -> bool:
-        return any(word in said for word in words)
-
-    if says("READONLY", "read only replica"):
-        return StoreReadOnly(f"{text}. A replica takes no messages: connect to the master")
-    if says("OOM", "maxmemory"):
-        return StoreFull(f"{text}. Nothing was stored; consumers can still work it off")
-    if says("MISCONF", "NOREPLICAS"):
-        return StoreReadOnly(text)
-    if (found := _MISPLACED.search(said)) is not None:
-        return Misplaced(text, bytes.fromhex(found[1]))
-    if says(*_STRANGE):
-        return StoreCorrupt(f"{text}. Somebody else writes keys of this prefix: take another")
-    if says("NOPERM", "NOAUTH", "WRONGPASS", "no permissions", "executing the script can't"):
-        return StoreError(f"{text}. Check user and password, and what this user may do")
-    if says("`SENTINEL`", "'SENTINEL'"):
-        return StoreError(f"{text}. This is no Sentinel: name the Sentinels, or say redis://")
-    if says("unknown command", "Unknown Redis command", "unknown subcommand"):
-        return FailedPrecondition(f"{text}. Redis 6.2 or newer is needed")
-    if says("LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK "):
-        return StoreUnavailable(text)
-    return StoreError(text)
 
 
 class Lines:
@@ -391,7 +298,7 @@ class Lines:
         return line
 
     def hang_up(self) -> None:
-        """Those that nobody uses right now; who asks next connects anew."""
+        """Close those that are not in use; the next call opens new ones."""
         for line in list(self._free):
             with suppress(errors.RedisError, OSError):
                 line.disconnect()
@@ -403,16 +310,3 @@ def _has_ended(line: Any) -> bool:
         return line.can_read()
     except (errors.RedisError, OSError):
         return True
-
-
-def load(name: str) -> Script:
-    return Script(_text(name))
-
-
-def _text(name: str) -> str:
-    """A file of lua/, with others in the places of their `--#include`."""
-    text = (files("holdfast.stores.redis") / "lua" / f"{name}.lua").read_text()
-    return _INCLUDE.sub(lambda found: _text(found[1]), text)
-
-
-_INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.stores.contract import View
-from holdfast.stores.redis.browse import numbered
 from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Home, flag_of
+from holdfast.stores.redis.log import Cursor, numbered
 from holdfast.stores.redis.rows import seq_in_log
 
-Cursor = tuple[int, int]
-
 LANE = 2**48
-"""As in lua/common.lua."""
+"""As in lua/include/common.lua."""
 EXACT = 5_000
 """Up to here a line is cut by counting, beyond by where a place lies between first and last."""
 
@@ -41,6 +39,16 @@ def cut_line(
             cuts.append((rank, low + round(share * (high - low))))
         passed += count
     return cuts
+
+
+def cut_set(db: Connections, name: str, after: int | None, parts: int) -> list[Cursor]:
+    """The members of a sorted set, those with a score greater than `after`."""
+    low = 0 if after is None else db.run("ZCOUNT", name, "-inf", after)
+    n = db.run("ZCARD", name) - low
+    step = max(1, -(-n // parts))
+    at = range(low + step - 1, low + n - 1, step)
+    found = db.run_each([("ZRANGE", name, i, i, "WITHSCORES") for i in at]) if at else []
+    return sorted({(int(float(score)), int(member[:15])) for member, score in filter(None, found)})
 
 
 def cut_log(db: Connections, home: Home, view: View, parts: int) -> list[Cursor]:

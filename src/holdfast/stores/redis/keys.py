@@ -5,7 +5,7 @@ homes whose names are the same up to an "@".
 |---|---|---|
 | c | hash | settings of both queues, counters |
 | m | hash | id -> body and all that never changes |
-| x | hash | id -> where it is, once it has left its lane (see lua/common.lua) |
+| x | hash | id -> where it is, once it has left its lane (see lua/include/rows.lua) |
 | e | hash | id -> history, of those that have one |
 | s<part>.<lane> | stream | a lane: what waits as it was enqueued, and what is leased of it |
 | r<q>.<part> | zset | what waits after it came back, or was delayed: by lane and place |
@@ -15,7 +15,7 @@ homes whose names are the same up to an "@".
 | b<q> | zset | batch, id and token of what a batch name holds |
 | k, kn | hash | lease call -> when, batch and owner; how many of it are still held |
 | w<q> | list | wakes one who waits |
-| v<q> | stream | one entry: wakes all who wait for some partitions (see wake.py) |
+| v<q> | stream | one entry: wakes all who wait for some partitions (see waiting.py) |
 | o | hash | <q>#<part> -> the claim of a partition's owner |
 | log<q>, li<q> | stream, hash | what is finished, and where in the log an id lies (or several) |
 | rn, rv | zset, hash | receipts |
@@ -33,9 +33,7 @@ from functools import lru_cache
 from holdfast.model.message import home_of, is_dlq
 
 LANES = 10
-_SHARED = ("c", "m", "x", "e", "k", "kn")
 _SETTINGS = re.compile(r":\{([^}]+)\}(.*):c")
-_OF_QUEUE = ("d", "z", "b", "a", "w")
 
 
 def flag_of(queue: str) -> str:
@@ -55,58 +53,48 @@ class Home:
         self.parts = parts
         tag = tag_of(name)
         self._base = f"{prefix}:{{{tag}}}{name.removeprefix(tag)}:"
-        self.news = [self.key("v0"), self.key("v1")]
-        self.claims = [self.key("o"), self.key("c")]
-        shared = [self.key(kind) for kind in _SHARED]
-        own = {q: [self.key(kind + q) for kind in _OF_QUEUE] for q in "01"}
+        self.news = self.keys("v0 v1")
+        self.claims = self.keys("o c")
+        self.receipts = self.keys("rn rv")
+        self.logged = self.keys("li0 li1")
+        self.queues = self.keys("c a0 a1 w0 w1 v0 v1")
+        self.lanes = [self.lane(part, lane) for part in range(parts) for lane in range(LANES)]
+        self.streams = [*self.lanes, *self.keys("a0 a1")]
         back = {q: [self.key(f"r{q}.{part}") for part in range(parts)] for q in "01"}
-        logs = {q: [self.key("log" + q), self.key("li" + q)] for q in "01"}
-        self.receipts = [self.key("rn"), self.key("rv")]
-        self.logged = [self.key("li0"), self.key("li1")]
-        lanes = [self.lane(part, lane) for part in range(parts) for lane in range(LANES)]
-        self.streams = [*lanes, self.key("a0"), self.key("a1")]
-        self._lease = {q: [*shared, *own[q], *back[q]] for q in "01"}
-        self.find = [*shared[:5], self.key("d0"), self.key("d1")]
-        self.lease = {"0": [*self._lease["0"], *lanes], "1": self._lease["1"]}
+        common = self.keys("c m x e k kn")
+        self._lease = {q: [*common, *self.of("d z b a w", q), *back[q]] for q in "01"}
+        self.lease = {"0": [*self._lease["0"], *self.lanes], "1": self._lease["1"]}
+        self.finish = {q: [*common, *self.of("d b a log li", q)] for q in "01"}
+        self.find = self.keys("c m x e k d0 d1")
         self.settle = [
-            *shared,
-            *own["0"],
-            *own["1"],
-            *back["0"],
-            *back["1"],
-            *logs["0"],
-            *logs["1"],
-            *self.news,
+            *common,
+            *(key for q in "01" for key in (*self.of("d z b a w v log li", q), *back[q])),
         ]
-        self.finish = {
-            q: [*shared, *(self.key(kind + q) for kind in ("d", "b", "a")), *logs[q]] for q in "01"
-        }
-        self.lanes = lanes
-        self.depart = [*self.settle, self.key("t")]
-        self.everything = [*self.settle, *self.receipts, self.key("o"), *lanes]
-        line = {q: [*(self.key(kind + q) for kind in "zwv"), *back[q]] for q in "01"}
-        self.arrive = {q: [*shared[:4], *line[q], *self.receipts] for q in "01"}
-        self.conclude = {q: [*shared[:4], self.key("t"), *line[q]] for q in "01"}
-        self.count = [*shared[:3], *own["0"], *own["1"], *back["0"], *back["1"], *lanes]
-        stand = [self.key(kind + q) for q in "01" for kind in "dza"]
-        self.mend = [*shared[:5], self.key("t"), *stand, *back["0"], *back["1"]]
-        self.queues = [self.key(kind) for kind in ("c", "a0", "a1", "w0", "w1", "v0", "v1")]
+        self.everything = [*self.settle, *self.receipts, self.key("o"), *self.lanes]
+        self.moving = [*self.everything, self.key("t")]
 
     def key(self, kind: str) -> str:
         return self._base + kind
+
+    def keys(self, kinds: str) -> list[str]:
+        return [self._base + kind for kind in kinds.split()]
+
+    def of(self, kinds: str, flag: str) -> list[str]:
+        """Keys of one of the two queues."""
+        return [self._base + kind + flag for kind in kinds.split()]
 
     def lane(self, part: int | str, lane: int | str) -> str:
         return f"{self._base}s{part}.{lane}"
 
     def lease_of(self, flag: str, parts: Sequence[int] | None) -> list[str]:
-        """Of a lease from some partitions. What is due takes its place in any: all r are there."""
+        """For a lease from some partitions. Due messages may belong to any: all r are there."""
         if parts is None:
             return self.lease[flag]
         lanes = self.lanes_of(parts) if flag == "0" else []
         return [*self._lease[flag], self.claims[0], *lanes]
 
     def lanes_of(self, parts: Iterable[int]) -> list[str]:
-        """All of these partitions, those that are there."""
+        """The lanes of those of these partitions that exist."""
         found: list[str] = []
         for part in parts:
             found += self.lanes[part * LANES : (part + 1) * LANES]
@@ -137,12 +125,12 @@ class Keys:
     def _plain(self, name: str, lane: str) -> list[str]:
         """What an enqueue into one lane touches."""
         home = self.home(name, 1)
-        return [home.key("c"), home.key("m"), home.key("w0"), *home.of_lanes([lane])]
+        return [*home.keys("c m w0"), *home.of_lanes([lane])]
 
     def _look(self, queue: str, parts: int, lanes: str) -> list[str]:
         """What a look whether anything is ready touches; `lanes` as they are written in c."""
         home, flag = self.of(queue, parts), flag_of(queue)
-        own = [home.key("c"), *(home.key(kind + flag) for kind in "zdaw")]
+        own = [home.key("c"), *home.of("z d a w", flag)]
         back = [home.key(f"r{flag}.{part}") for part in range(parts)]
         return [*own, *back, *home.of_lanes(lanes.split() if flag == "0" else ())]
 

@@ -1,7 +1,7 @@
 """Damaged notes of where a message is (the hash x) are written again from the places that hold it.
 
-A script that meets one writes nothing and names the message; then this looks for it, notes where it
-stands, adds an error to its history, and the script runs again. See lua/mend.lua.
+A script that finds one writes nothing and names the message. Then this looks for the message, notes
+where it stands, adds an error to its history, and the script runs again. See lua/mend.lua.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import msgspec
 from holdfast.errors import StoreCorrupt
 from holdfast.model.message import DLQ_SUFFIX, ERRORS_MAX, NO_HISTORY
 from holdfast.stores import damage
-from holdfast.stores.redis.connections import Connections, load
+from holdfast.stores.redis.connections import Connections
 from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.scripts import load
 from holdfast.stores.rows import write_history
 
 MEND = load("mend")
@@ -35,7 +36,7 @@ class Mender:
         past = damage.read_history(was, name, shown) if was else NO_HISTORY
         errors = (*past.errors, damage.damaged(PROBLEM))[-ERRORS_MAX:]
         history = write_history(msgspec.structs.replace(past, errors=errors)) or ""
-        flag, found = self._db.script(MEND, home.mend, [id, was, history])
+        flag, found = self._db.script(MEND, home.moving, [id, was, history])
         if found != b"fine":
             queue = name + (DLQ_SUFFIX if flag == b"1" else "")
             gone = ", and it has no body: it was removed" if found == b"gone" else ""

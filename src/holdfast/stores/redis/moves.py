@@ -1,4 +1,4 @@
-"""Messages and transitions as the scripts take them, in pieces that none of them chokes on."""
+"""Messages and transitions as the scripts take them, in chunks small enough not to block Redis."""
 
 from __future__ import annotations
 
@@ -10,21 +10,46 @@ import msgspec
 
 from holdfast.model.message import Message
 from holdfast.model.moves import Settled, Target, Transition
+from holdfast.stores.kit.batches import are_different
 from holdfast.stores.redis.connections import Arg
-from holdfast.stores.redis.keys import LANES, Home, flag_of
-from holdfast.stores.redis.rows import own_timeout, read_message, write_body
+from holdfast.stores.redis.keys import LANES, Home, Keys, flag_of
+from holdfast.stores.redis.rows import ID, own_timeout, read_message, write_body
 from holdfast.stores.rows import write_history
 
 CHUNK = 250
-"""Messages that one script moves: while it runs, nobody else is served."""
+"""Messages that one script moves: while it runs, Redis serves nobody else."""
 MOVES = 100
 """The same for transitions of every kind, which cost more."""
 CHUNK_BYTES = 4 * 2**20
 SEQ, REST = 15, 51
-"""A token is a seq and an id; what follows begins here (see lua/rows.lua)."""
+"""Where the id in a token begins and ends (see lua/include/rows.lua)."""
 
 Row = tuple[str, str, bytes]
 """A message as enqueue.lua takes it: its id, where it goes, its body."""
+
+
+def keys_of(
+    keys: Keys, name: str, flags: str, rows: Sequence[Row], *, receipt: bool
+) -> Sequence[str]:
+    """What enqueue.lua touches of a home to store these; `flags` are its queues."""
+    heads = frozenset(head for _, head, _ in rows)
+    looked_up = any(len(id) > ID for id, _, _ in rows)
+    if len(heads) == 1 and not receipt and not looked_up and flags == "0":
+        (head,) = heads
+        if head[0] == "F":  # by far the most frequent
+            return keys.plain(name, head[1:].partition(" ")[0])
+    home = keys.home(name, 1)
+    found = [*home.keys("c m"), *(home.key("w" + flag) for flag in flags)]
+    found += home.of_lanes(sorted({h[1:].partition(" ")[0] for h in heads if h[0] == "F"}))
+    others = sorted({tuple(h.split(" ", 3)[1:3]) for h in heads if h[0] == "W"})
+    if others:
+        found += home.keys("x e")
+        found += [key for flag in flags for key in home.of("z v", flag)]
+        found += [home.key(f"r{flag}.{part}") for flag, part in others]
+    if looked_up:
+        found += home.logged
+    return [*found, *home.receipts] if receipt else found
+
 
 R = TypeVar("R", bound=tuple[str, Any, bytes])
 
@@ -45,7 +70,7 @@ def alike(moves: Sequence[Transition]) -> bool:
         and move.queue == first.queue
         and move.token[SEQ:REST] == move.id
         for move in moves
-    ) and len({move.id for move in moves}) == len(moves)
+    ) and are_different(moves)
 
 
 Edit = tuple[str, bytes]
@@ -58,7 +83,7 @@ def edits(move: Transition) -> bool:
 
 
 def edit(move: Transition, blob: bytes | None) -> Edit:
-    """Somebody may change it between the look at it and the move: so the script compares."""
+    """Another process may change the body before the move: so the script compares its SHA-1."""
     if blob is None or not edits(move):
         return UNCHANGED
     message = read_message(blob, move.id, move.queue)

@@ -1,40 +1,43 @@
 """Moves to a queue of another home, which may lie on another node: no one script reaches both.
 
-A message departs in one step, and arrives in another. In between it lies with the home it came
-from, in no line, together with the plan of its move; so whoever finds a plan that was left behind
-can carry it out. To do that twice does no harm: where the messages arrive, a receipt keeps what
-became of them. They were stored, or refused, because the queue is gone or holds the id; what was
-refused goes back to its place. A queue that was deleted and made again is not the one that the
-plan names: who was refused once stays refused. See "Moves between queues" in docs/redis.md.
+A message departs in one step and arrives in another. In between it belongs to the home it came
+from, stands in no line, and the plan of its move lies beside it. Any process that finds a plan that
+was left behind can carry it out. To do that twice does no harm: where the messages arrive, a
+receipt keeps which of them were refused, because the queue is gone or holds their id. Those go back
+to their place. A queue that was deleted and made again is not the one that the plan names, so a
+message that was refused stays refused. See "Moves between queues" in docs/redis.md.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.model.message import home_of
 from holdfast.model.moves import Settled, Target, Transition
-from holdfast.stores.redis import browse
-from holdfast.stores.redis.connections import Arg, Connections, Script, load
+from holdfast.stores.redis.connections import Arg, Connections
 from holdfast.stores.redis.keys import Home, Keys, flag_of
-from holdfast.stores.redis.moves import CHUNK_BYTES, MOVES, Row, changed, lanes_of
-from holdfast.stores.redis.rows import read_waiting, read_where, write_moved
+from holdfast.stores.redis.moves import CHUNK_BYTES, MOVES, Row, changed, keys_of
+from holdfast.stores.redis.rows import Held, write_moved
+from holdfast.stores.redis.scripts import ENQUEUE, Script, load
 
 LEFT_MS = 15_000
 """A move that is older was left behind by a process that died, or waits for its node."""
 
-EXPECT, DEPART, TRANSIT = load("expect"), load("depart"), load("transit")
-ARRIVE, CONCLUDE = load("arrive"), load("conclude")
+EXPECT, DEPART, CONCLUDE = load("expect"), load("depart"), load("conclude")
 
-On = Callable[
-    [str, Script, Callable[[Home], Sequence[str]], Callable[[Home], Iterable[Arg]]], list[Any]
-]
-"""Runs a script on a queue's home, with its keys and arguments."""
+
+class On(Protocol):
+    """Runs a script on a queue's home; see `Homes._on`."""
+
+    def __call__(
+        self, queue: str, script: Script, keys: Callable[[Home], Sequence[str]], *args: Arg
+    ) -> Any: ...
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -96,99 +99,87 @@ class Mover:
 
     def _finish(self, key: str, name: str, queue: str | None) -> None:
         stored = self._db.run("HGET", key, name)
-        if stored is None:  # somebody was faster
+        if stored is None:  # another process was faster
             return
         try:
             plan = _decode(stored)
         except msgspec.DecodeError as error:
             raise StoreCorrupt(f"{key}: {name} was not written by Holdfast") from error
         if queue is None or queue in (plan.queue, plan.to_queue):
-            self._carry(name, plan)
+            self._carry(name, plan, self._depart(name, plan, b"")[1])
 
     def _some(self, moves: Sequence[Transition], now: int) -> list[Settled]:
         """Of as many as one move takes, the first ones. What would be refused stays untouched."""
-        born, held = self._expect(moves)
-        plan = Plan(born, [move for move in moves if born and move.id not in held])
+        born, fit = self._expect(moves)
+        plan = Plan(born, [move for move in moves if move.id in fit])
         if not plan.moves:
             return [Settled.STALE] * len(moves)
         name = f"{now}.{secrets.token_hex(8)}"
-        told = dict(zip((move.id for move in plan.moves), self._depart(name, plan), strict=False))
-        refused = self._carry(name, plan) if b"a" in told.values() else set[str]()
+        self._db.run("SADD", self._keys.moving, home_of(plan.queue))  # so that it will be found
+        told, rows = self._depart(name, plan, _encode(plan))
+        departed = dict(zip((move.id for move in plan.moves), told, strict=False))
+        refused = self._carry(name, plan, rows) if b"a" in told else set[str]()
         answers: list[Settled] = []
         for move in moves:
-            if move.id not in held and move.id not in told:
+            if move.id in fit and move.id not in departed:
                 break
-            moved = told.get(move.id) == b"a" and move.id not in refused
+            moved = departed.get(move.id) == b"a" and move.id not in refused
             answers.append(Settled.APPLIED if moved else Settled.STALE)
         return answers
 
     def _expect(self, moves: Sequence[Transition]) -> tuple[str, set[str]]:
+        """The name of the queue they go to, and the ids that it would accept."""
         to = moves[0].to_queue
-        keys = [self._keys.of(to).key(kind) for kind in ("c", "m")]
         args = [flag_of(to), secrets.token_hex(8), *(move.id for move in moves)]
-        born, held = self._db.script(EXPECT, keys, args)
-        return born.decode(), {id.decode() for id in held}
+        born, held = self._db.script(EXPECT, self._keys.of(to).keys("c m"), args)
+        fit = {move.id for move in moves} if born else set[str]()
+        return born.decode(), fit - {id.decode() for id in held}
 
-    def _depart(self, name: str, plan: Plan) -> list[bytes]:
-        self._db.run("SADD", self._keys.moving, home_of(plan.queue))  # so that it will be found
-        stored, expected = _encode(plan), list[Arg]()
+    def _depart(self, name: str, plan: Plan, stored: bytes) -> tuple[list[bytes], list[Row]]:
+        """The answers of depart.lua, and what is under way by this move; without a plan to store,
+        only that."""
+        expected: list[Arg] = []
         for move in plan.moves:
             overdue = "" if move.overdue_at is None else move.overdue_at
             place = "" if move.place is None else move.place
             expected += [move.id, move.token or "", overdue, place]
-        flag = flag_of(plan.queue)
-        return self._on(
-            plan.queue,
-            DEPART,
-            lambda home: [*home.depart, *home.of_lanes(lanes_of(plan.moves, home))],
-            lambda home: [home.parts, flag, name, stored, CHUNK_BYTES, *expected],
-        )
+        args = (name, stored, CHUNK_BYTES, *expected)
+        answers, *columns = self._on(plan.queue, DEPART, lambda home: home.moving, *args)
+        return answers, _rows(plan, columns)
 
-    def _carry(self, name: str, plan: Plan) -> set[str]:
+    def _carry(self, name: str, plan: Plan, rows: Sequence[Row]) -> set[str]:
         """The rest of a move: arrival and conclusion. The ids of those that were refused."""
-        rows = self._rows(name, plan)
         refused = self._arrive(name, plan, rows)
-        flag, ids = flag_of(plan.queue), [id for id, _, _ in rows]
-        back = f" {' '.join(sorted(refused))} "
-        self._on(
-            plan.queue,
-            CONCLUDE,
-            lambda home: home.conclude[flag],
-            lambda home: [_begun(name), home.parts, flag, name, back, *ids],
-        )
+        back, ids = f" {' '.join(sorted(refused))} ", (id for id, _, _ in rows)
+        self._on(plan.queue, CONCLUDE, lambda home: home.moving, _begun(name), name, back, *ids)
         return refused
 
-    def _rows(self, name: str, plan: Plan) -> list[Row]:
-        """What is under way, as it shall be stored: those that take their old place in line first,
-        as old as they are, then those that go to its end."""
-        home, moves = self._keys.of(plan.queue), {move.id: move for move in plan.moves}
-        keys = [home.key(kind) for kind in ("c", "m", "x", "e")]
-        ids, states, past, blobs = self._db.script(TRANSIT, keys, [name, browse.BODIES, *moves])
-        blobs = browse.bodies(self._db, home, ids, blobs)
-        rows: list[tuple[tuple[int, int], Row]] = []
-        for n, (id, state, history, blob) in enumerate(zip(ids, states, past, blobs, strict=True)):
-            if blob is None:
-                raise StoreCorrupt(f"{plan.queue}: {id.decode()} is on its way without a body")
-            move = moves[id.decode()]
-            message = read_waiting(blob, move.id, plan.queue, read_where(state), history, None)
-            line = (1, n) if move.tail else (0, int(state.split(b" ", 5)[4]))
-            rows.append((line, write_moved(changed(message, move), move.lane)))
-        return [row for _, row in sorted(rows)]
-
     def _arrive(self, name: str, plan: Plan, rows: Sequence[Row]) -> set[str]:
-        to, flag = plan.to_queue, flag_of(plan.to_queue)
-        told = self._on(
-            to,
-            ARRIVE,
-            lambda home: home.arrive[flag],
-            lambda home: [
-                _begun(name), home.parts, flag, plan.born, f"move/{name}",
-                *(value for row in rows for value in row),
-            ],
-        )  # fmt: skip
-        if told[0] == b"refused":
+        to = self._keys.of(plan.to_queue).name
+        flag = flag_of(plan.to_queue)
+        keys = keys_of(self._keys, to, flag, rows, receipt=True)
+        args: list[Arg] = [_begun(name), f"move/{name}", 1, flag, plan.born, len(rows)]
+        status, told, *_ = self._db.script(ENQUEUE, keys, [*args, *chain.from_iterable(rows)])
+        if status == b"gone":
             return {move.id for move in plan.moves}
-        return set(told[1].decode().split())
+        if status == b"kept":  # revision, time, and the ids that were refused
+            return set(told.decode().split()[2:])
+        return {id for (id, _, _), stored in zip(rows, told, strict=True) if not stored}
+
+
+def _rows(plan: Plan, columns: Sequence[Sequence[Any]]) -> list[Row]:
+    """What is under way, as it shall be stored: those that take their old place in line first, as
+    old as they are, then those that go to its end."""
+    moves = {move.id: move for move in plan.moves}
+    rows: list[tuple[tuple[int, int], Row]] = []
+    for n, (id, state, history, blob) in enumerate(zip(*columns, strict=True)):
+        if blob is None:
+            raise StoreCorrupt(f"{plan.queue}: {id.decode()} is on its way without a body")
+        move = moves[id.decode()]
+        message = Held(id, None, None, state, history, None, blob).message(plan.queue)
+        line = (1, n) if move.tail else (0, int(state.split(b" ", 5)[4]))
+        rows.append((line, write_moved(changed(message, move), move.lane)))
+    return [row for _, row in sorted(rows)]
 
 
 def _begun(name: str) -> int:

@@ -1,9 +1,9 @@
-"""Messages to bytes and back. The hot path of every batch: nothing decoded in vain."""
+"""Messages to bytes and back. The hot path of every batch: nothing is decoded needlessly."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import msgspec
@@ -105,117 +105,97 @@ def read_message(
     available: int | None = None,
     history: bytes | None = None,
 ) -> Message:
+    past = damage.read_history(history, queue, id) if history else NO_HISTORY
     try:
         (
             partition, priority, key, type, content_type, headers, enqueued_at, available_at,
             ack_timeout, max_attempts, backoff, body,
         ) = _decode(memoryview(blob)[blob.index(b"|") + 1 :])  # fmt: skip
     except (msgspec.DecodeError, ValueError, TypeError, AttributeError) as error:
-        return _stand_in(blob, id, queue, attempts, first, available, history, str(error))
+        # What the other keys say of the message, and the bytes.
+        message = damage.stand_in(queue, id, bytes(blob), str(error))
+        return msgspec.structs.replace(
+            message,
+            attempts=attempts,
+            first_leased_at=first,
+            available_at=available or 0,
+            history=msgspec.structs.replace(past, errors=(*past.errors, *message.errors)),
+        )
     policy = damage.read_backoff(backoff, queue, id) if backoff is not None else None
-    past = damage.read_history(history, queue, id) if history else NO_HISTORY
     message = Message(
-        id,
-        queue,
-        partition,
-        priority,
-        key,
-        type,
-        body,
-        content_type or JSON,
-        headers or {},
-        enqueued_at,
-        available_at if available is None else available,
-        attempts,
-        ack_timeout,
-        max_attempts,
-        policy,
-        first,
-        past,
-    )
+        id, queue, partition, priority, key, type, body, content_type or JSON, headers or {},
+        enqueued_at, available_at if available is None else available, attempts, ack_timeout,
+        max_attempts, policy, first, past,
+    )  # fmt: skip
     sound = (ack_timeout is None or damage.is_timeout(ack_timeout)) and (
         max_attempts is None or damage.is_attempts(max_attempts)
     )
     return message if sound else damage.mended(message, "its time-out or its attempts")
 
 
-def _stand_in(
-    blob: bytes,
-    id: str,
-    queue: str,
-    attempts: int,
-    first: int | None,
-    available: int | None,
-    history: bytes | None,
-    problem: str,
-) -> Message:
-    """For a body that cannot be read: what the other keys say of the message, and the bytes."""
-    message = damage.stand_in(queue, id, bytes(blob), problem)
-    past = damage.read_history(history, queue, id) if history else NO_HISTORY
-    errors = (*past.errors, *message.errors)
-    return msgspec.structs.replace(
-        message,
-        attempts=attempts,
-        first_leased_at=first,
-        available_at=available or 0,
-        history=msgspec.structs.replace(past, errors=errors),
-    )
-
-
-def enqueued_at(head: bytes) -> int:
-    """Of a body's beginning."""
-    return int(head[head.rindex(b".") + 1 : -1])
-
-
-class Where(msgspec.Struct, frozen=True, gc=False):
-    """What the hash x says of a message; see lua/common.lua."""
+class RowState(msgspec.Struct, frozen=True, gc=False):
+    """What the hash x says of a message; see lua/include/rows.lua."""
 
     state: str
     dead: bool = False
+    place: int | None = None
+    """None: where it was enqueued."""
     attempts: int = 0
     available: int | None = None
     first: int | None = None
     token: str = "-"
 
 
-UNTOUCHED = Where("S")
+UNTOUCHED = RowState("S")
 
 
-def read_where(text: bytes | None) -> Where:
+def read_where(text: bytes | None) -> RowState:
     if text is None:
         return UNTOUCHED
     if text[:1].isdigit():
-        return Where("F", attempts=1, token=text.decode())
+        return RowState("F", attempts=1, token=text.decode())
     try:
-        state, flag, _, _, _, _, n, available, first, _, _, token, _ = text.decode().split(" ")
+        state, flag, _, _, _, place, n, available, first, _, _, token, _ = text.decode().split(" ")
         leased = None if first == "-" else int(first)
-        return Where(state, flag == "1", int(n), int(available), leased, token)
+        return RowState(state, flag == "1", int(place), int(n), int(available), leased, token)
     except ValueError as error:
         raise StoreCorrupt(f"{text!r} was not written by Holdfast") from error
 
 
-def read_waiting(
-    blob: bytes, id: str, queue: str, where: Where, history: bytes | None, call: bytes | None
-) -> Message:
-    """As it is, waiting or leased. `call` is the record of the lease call that holds it."""
-    first = where.first
-    if where.state == "F" and call is not None:
-        first = _call(call, id, queue)[0]
-    return read_message(blob, id, queue, where.attempts, first, where.available, history)
+class Held(NamedTuple):
+    """What read.lua tells of a message, waiting or leased."""
 
+    id: bytes
+    first: bytes | None
+    second: bytes | None
+    """By these two numbers it is ordered; of a lease the first is its deadline."""
+    state: bytes | None
+    history: bytes | None
+    call: bytes | None
+    """The note of the lease call that holds it."""
+    blob: bytes | None
 
-def read_lease(
-    blob: bytes,
-    id: str,
-    queue: str,
-    where: Where,
-    history: bytes | None,
-    call: bytes | None,
-    deadline: int,
-) -> Lease:
-    at, owner = (0, "") if call is None else _call(call, id, queue)
-    message = read_waiting(blob, id, queue, where, history, call)
-    return Lease(message, where.token, deadline, at, owner)
+    @property
+    def cursor(self) -> tuple[int, int]:
+        return int(float(self.first or 0)), int(self.second or 0)
+
+    @property
+    def where(self) -> RowState:
+        return read_where(self.state)
+
+    def message(self, queue: str) -> Message:
+        where, id = self.where, self.id.decode()
+        first = where.first
+        if where.state == "F" and self.call is not None:
+            first = _call(self.call, id, queue)[0]
+        return read_message(
+            self.blob or b"", id, queue, where.attempts, first, where.available, self.history
+        )
+
+    def lease(self, queue: str) -> Lease:
+        message = self.message(queue)
+        at, owner = (0, "") if self.call is None else _call(self.call, message.id, queue)
+        return Lease(message, self.where.token, self.cursor[0], at, owner)
 
 
 def _call(stored: bytes, id: str, queue: str) -> tuple[int, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import FailedPrecondition, HoldfastError, StoreError
-from holdfast.stores.redis.connections import SERVER_MIN, Connections, load
+from holdfast.stores.redis.connections import Connections
+from holdfast.stores.redis.scripts import RIGHTS
 from holdfast.stores.redis.url import Where
 
+SERVER_MIN = (6, 2)
 EVICTING = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm")
-RIGHTS = load("rights")
 
 
 def check_server(told: dict[str, str], where: Where) -> None:

@@ -52,29 +52,10 @@ def where(url: str) -> Where:
     hosts = [_host(place, PORTS[kind]) for place in places.split(",")]
     if not kind and len(hosts) > 1:
         raise InvalidArgument("url", "several hosts: say redis+cluster:// or redis+sentinel://")
-    name, password = (unquote(part) for part in (user.partition(":")[0], user.partition(":")[2]))
     prefix = options.get("prefix", "holdfast")
     if not PREFIX.fullmatch(prefix):
         raise InvalidArgument("url option prefix", f"{prefix!r}: letters, digits, '_', '.', '-'")
     service, db = _path(kind, parts.path)
-    driver: dict[str, Any] = {"username": name or None, "password": password or None}
-    if scheme == "rediss":
-        verify = options.get("verify", "full")
-        if verify not in ("full", "none"):
-            raise InvalidArgument("url option verify", "must be full or none")
-        for name in ("ca", "cert", "key"):
-            if name in options and not Path(options[name]).is_file():
-                raise InvalidArgument(f"url option {name}", f"there is no file {options[name]}")
-        driver |= {
-            "ssl": True,
-            "ssl_cert_reqs": "required" if verify == "full" else "none",
-            "ssl_check_hostname": verify == "full",
-            "ssl_ca_certs": options.get("ca"),
-            "ssl_certfile": options.get("cert"),
-            "ssl_keyfile": options.get("key"),
-        }
-    elif tls := {"ca", "cert", "key", "verify"} & options.keys():
-        raise InvalidArgument(f"url option {min(tls)}", "is for rediss://")
     return Where(
         kind=kind,
         hosts=hosts,
@@ -83,9 +64,34 @@ def where(url: str) -> Where:
         db=db,
         prefix=prefix,
         timeout=_seconds(options),
-        options=driver,
+        options=_driver(scheme, user, options),
         sentinel_password=options.get("sentinel_password"),
     )
+
+
+def _driver(scheme: str, user: str, options: dict[str, str]) -> dict[str, Any]:
+    """Credentials and TLS, as the driver takes them."""
+    name, _, password = user.partition(":")
+    login = {"username": unquote(name) or None, "password": unquote(password) or None}
+    if scheme != "rediss":
+        if tls := {"ca", "cert", "key", "verify"} & options.keys():
+            raise InvalidArgument(f"url option {min(tls)}", "is for rediss://")
+        return login
+    verify = options.get("verify", "full")
+    if verify not in ("full", "none"):
+        raise InvalidArgument("url option verify", "must be full or none")
+    for file in ("ca", "cert", "key"):
+        if file in options and not Path(options[file]).is_file():
+            raise InvalidArgument(f"url option {file}", f"there is no file {options[file]}")
+    return {
+        **login,
+        "ssl": True,
+        "ssl_cert_reqs": "required" if verify == "full" else "none",
+        "ssl_check_hostname": verify == "full",
+        "ssl_ca_certs": options.get("ca"),
+        "ssl_certfile": options.get("cert"),
+        "ssl_keyfile": options.get("key"),
+    }
 
 
 def _host(place: str, port: int) -> tuple[str, int]:

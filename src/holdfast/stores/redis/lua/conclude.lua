@@ -1,10 +1,12 @@
 -- The end of a move: what arrived is forgotten here, what was refused takes its place in line again.
--- KEYS: c m x e t, of the queue z w v and all r.
--- ARGV: now, partitions, queue, move, " id id " of those refused, ids of all
+-- KEYS: all of the home, t included.
+-- ARGV: queue, partitions, now, move, " id id " of those refused, ids of all
+-- Invariant: only what is still on its way by this move is touched, and only once: t then forgets the move.
 --#include common
 --#include rows
+--#include stand
 
-local now, flag, move, refused = tonumber(ARGV[1]), ARGV[3], ARGV[4], ARGV[5]
+local flag, now, move, refused = ARGV[1], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 if call('HEXISTS', key('t'), move) == 0 then return { 'ok' } end
 local parts = call('HGET', KEYS[1], 'parts')
 if parts ~= ARGV[2] then return { 'parts', parts } end
@@ -24,23 +26,15 @@ for i, state in ipairs(hmget('x', ids)) do
   end
 end
 
-call('HDEL', key('t'), move) -- a server out of memory takes it, and then the rest
+call('HDEL', key('t'), move)
 call('HINCRBY', KEYS[1], 'moving' .. flag, -(#gone + #back))
 if #gone > 0 then
-  call('HDEL', key('x'), unpack(gone))
-  call('HDEL', key('e'), unpack(gone))
-  call('HDEL', key('m'), unpack(gone))
+  for _, kind in ipairs({ 'x', 'e', 'm' }) do call('HDEL', key(kind), unpack(gone)) end
 end
 for _, one in ipairs(back) do
   local row, id = unpack(one)
   row.state, row.entry = 'W', '-'
-  call('HSET', key('x'), id, written(row))
-  if tonumber(row.available) > now then
-    call('ZADD', key('z' .. flag), row.available, row.seq .. id)
-    call('HINCRBY', KEYS[1], 'late' .. flag .. '.' .. row.part, 1)
-  else
-    call('ZADD', key('r' .. flag .. '.' .. row.part), score(row.lane, row.place), id)
-  end
+  stand(row, id, now)
 end
 if #back > 0 then
   --#include news

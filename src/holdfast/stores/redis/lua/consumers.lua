@@ -1,7 +1,8 @@
--- Forget consumers that hold nothing and have not been seen for a while. One that holds a message is
--- never removed: its messages would be left in the stream, and nobody would ever read them.
--- KEYS: c and streams.
+-- Forget consumers that hold nothing and have not been seen for a while.
+-- KEYS: c and streams
 -- ARGV: idle for at least so many ms
+-- Answers how many.
+-- Invariant: one that holds a message stays. No read would ever return the messages that it holds.
 --#include common
 
 local n = 0

@@ -1,15 +1,20 @@
--- Drop waiting messages of a queue, up to a number; or, of a queue that is being deleted, all that it
--- holds. How many; "-1": the queue that should go holds messages.
--- KEYS: c m x e k kn rn rv o, d z b a w v log li and all r of both queues; all s.
--- ARGV: what, queue (to begin: 0, 1 or 01), limit, partitions. What: purge (the waiting ones) | begin,
---       begin-empty (from now on there is no such queue) | go on (with one that is being deleted)
+-- Drop waiting messages of a queue, up to a number; or delete queues.
+-- KEYS: all of the home.
+-- ARGV: queue, partitions, what, limit, queues to delete (0, 1 or 01). What:
+--       held         count what the queue holds
+--       begin        from now on there is no such queue; begin-empty: if it holds nothing
+--       go on        drop all that is left of a queue that is being deleted
+--       purge        drop messages that wait
+-- Answers how many; -1: a queue that should go holds messages.
+-- Invariant: a queue is gone in one step, with `dropping` in its place until nothing of it is left; only then
+-- can it be made again. With the last queue of a home all its keys go.
 --#include common
 --#include rows
 --#include line
 
-local what, flag, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local flag, what, limit = ARGV[1], ARGV[3], tonumber(ARGV[4])
 local known = call('HMGET', KEYS[1], 'parts', 'lanes')
-if known[1] ~= ARGV[4] and known[1] then return { 'parts', known[1] } end
+if known[1] ~= ARGV[2] and known[1] then return { 'parts', known[1] } end
 local parts = tonumber(known[1] or 0)
 local used = lanes_of(flag, known[2])
 
@@ -23,9 +28,10 @@ local function held(of)
   return n
 end
 
+if what == 'held' then return { 'ok', held(flag) } end
 if what == 'begin' or what == 'begin-empty' then
   local going = {}
-  for of in string.gmatch(flag, '%d') do
+  for of in string.gmatch(ARGV[5], '%d') do
     if call('HEXISTS', KEYS[1], 'spec' .. of) == 1 then
       if what == 'begin-empty' and held(of) > 0 then return { 'ok', -1 } end
       going[#going + 1] = of
@@ -38,33 +44,39 @@ if what == 'begin' or what == 'begin-empty' then
   return { 'ok', 0 }
 end
 
--- It may have been made again meanwhile, by somebody who dropped the rest of it first.
+-- It may have been made again meanwhile, by another process that dropped the rest of it first.
 if what == 'go on' and call('HEXISTS', KEYS[1], 'dropping' .. flag) == 0 then return { 'ok', 0 } end
+local purging, n = what == 'purge', 0
+--#include calls
 
 local function forget(ids)
+  n = n + #ids
   if #ids == 0 then return end
-  if what == 'go on' then
-    for i, state in ipairs(hmget('x', ids)) do
-      local row = state and read(state, ids[i], true)
-      local name = row and row.state ~= 'W' and call_of(row.token)
-      if name and call('HINCRBY', key('kn'), name, -1) <= 0 then
-        call('HDEL', key('k'), name)
-        call('HDEL', key('kn'), name)
-      end
-    end
+  for i, state in ipairs(purging and {} or hmget('x', ids)) do
+    local row = state and read(state, ids[i], true)
+    local name = row and row.state ~= 'W' and call_of(row.token)
+    if name then released(name, 1) end
   end
-  call('HDEL', key('m'), unpack(ids))
-  call('HDEL', key('x'), unpack(ids))
-  call('HDEL', key('e'), unpack(ids))
+  for _, kind in ipairs({ 'm', 'x', 'e' }) do call('HDEL', key(kind), unpack(ids)) end
 end
 
-local n = 0
+-- The entries of a stream from one on.
+local function forget_entries(stream, from)
+  local found = n < limit and call('XRANGE', stream, from, '+', 'COUNT', limit - n) or {}
+  local entries, ids = {}, {}
+  for i, entry in ipairs(found) do entries[i], ids[i] = entry[1], entry[2][2] end
+  if #entries > 0 then
+    if not purging then call('XACK', stream, GROUP, unpack(entries)) end
+    call('XDEL', stream, unpack(entries))
+  end
+  forget(ids)
+end
+
 for part = 0, parts - 1 do
   local name = key('r' .. flag .. '.' .. num(part))
   local ids = n < limit and call('ZRANGE', name, 0, limit - n - 1) or {}
   if #ids > 0 then call('ZREM', name, unpack(ids)) end
   forget(ids)
-  n = n + #ids
 end
 local late = n < limit and call('ZRANGE', key('z' .. flag), 0, limit - n - 1) or {}
 if #late > 0 then
@@ -77,43 +89,21 @@ if #late > 0 then
     if part then call('HINCRBY', KEYS[1], 'late' .. flag .. '.' .. part, -1) end
   end
   forget(ids)
-  n = n + #ids
 end
 for lane, of in pairs(used) do
   for _, part in ipairs(of) do
     local stream = lane_of(part, lane)
-    local last = what == 'purge' and '(' .. progress(stream) or '-'
-    local found = n < limit and call('XRANGE', stream, last, '+', 'COUNT', limit - n) or {}
-    local entries, ids = {}, {}
-    for i, entry in ipairs(found) do entries[i], ids[i] = entry[1], entry[2][2] end
-    if #entries > 0 then
-      if what ~= 'purge' then call('XACK', stream, GROUP, unpack(entries)) end
-      call('XDEL', stream, unpack(entries))
-    end
-    forget(ids)
-    n = n + #ids
+    forget_entries(stream, purging and '(' .. progress(stream) or '-')
   end
 end
-if what == 'go on' and n < limit then
-  -- Only what was leased again is left, and then nothing.
-  local found = call('XRANGE', key('a' .. flag), '-', '+', 'COUNT', limit)
-  local entries, ids = {}, {}
-  for i, entry in ipairs(found) do entries[i], ids[i] = entry[1], entry[2][2] end
-  if #entries > 0 then
-    call('XACK', key('a' .. flag), GROUP, unpack(entries))
-    call('XDEL', key('a' .. flag), unpack(entries))
-  end
-  forget(ids)
-  n = n + #ids
-  if n < limit then
-    for _, kind in ipairs({ 'd', 'b', 'w', 'v', 'log', 'li' }) do call('UNLINK', key(kind .. flag)) end
-    for part = 0, parts - 1 do
-      local of = flag .. '.' .. num(part)
-      call('HDEL', KEYS[1], 'late' .. of, 'again' .. of)
-    end
-    call('HDEL', KEYS[1], 'dropping' .. flag, 'moving' .. flag, 'more' .. flag)
-    local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
-    if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end
-  end
+if not purging then forget_entries(key('a' .. flag), '-') end -- leased again
+if purging or n >= limit then return { 'ok', n } end
+for _, kind in ipairs({ 'd', 'b', 'w', 'v', 'log', 'li' }) do call('UNLINK', key(kind .. flag)) end
+for part = 0, parts - 1 do
+  local of = flag .. '.' .. num(part)
+  call('HDEL', KEYS[1], 'late' .. of, 'again' .. of)
 end
+call('HDEL', KEYS[1], 'dropping' .. flag, 'moving' .. flag, 'more' .. flag)
+local left = call('HMGET', KEYS[1], 'spec0', 'spec1', 'dropping0', 'dropping1')
+if not (left[1] or left[2] or left[3] or left[4]) then call('UNLINK', unpack(KEYS)) end
 return { 'ok', n }

@@ -1,7 +1,8 @@
--- Whether messages may come to a queue from another home: the name of this queue, as long as it is not
--- deleted, and which of them its home holds already.
+-- Before a move from another home: would the messages be accepted by this queue?
 -- KEYS: c m. ARGV: queue, a new name for it, ids
--- What is deleted never comes again under that name: who was refused once stays refused.
+-- Answers: the queue's name, or "" if there is no such queue, and the ids that its home holds already.
+-- Invariant: a queue keeps its name until it is deleted, and no queue gets it again. So a move that was
+-- refused because its queue is gone stays refused.
 
 local flag = ARGV[1]
 if redis.call('HEXISTS', KEYS[1], 'rev' .. flag) == 0 then return { '', {} } end

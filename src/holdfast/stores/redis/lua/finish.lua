@@ -1,22 +1,24 @@
 -- Ack many at once that end alike: those of a list, or the next that a batch name holds.
 -- KEYS: c m x e k kn, of the queue d b a log li, and the lanes that the tokens name (of a batch: all).
--- ARGV: queue, now, verb, status or "", how many bodies to read at a time, batch or "", then either how
---       many of the batch, and partitions; or 1 or 2, and of each its token and, if it is 2, its result
---       ("" for none). Answers as in settle.lua; those that are missing were too much for one script.
+-- ARGV: queue, partitions, now, verb, status or "", how many bodies to read at a time, batch or "", then
+--       either how many of the batch; or 1 or 2, and of each its token and, if it is 2, its result ("" for
+--       none)
+-- Answers: how many were acked, and for each as in settle.lua; those that are missing were too much for one
+-- script.
+-- Invariant: an acked message is in no line and no hash, and in the log if it has a status.
 --#include common
 --#include logging
+--#include calls
 
-local flag, now, verb, status = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local batch, width = ARGV[6], tonumber(ARGV[7])
+local flag, now, verb, status = ARGV[1], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local batch, width = ARGV[7], tonumber(ARGV[8])
 local ids, tokens, results = {}, {}, {}
 if batch ~= '' then
-  local known = call('HMGET', KEYS[1], 'rev' .. flag, 'parts')
-  if not known[1] then return { 'gone' } end
-  if known[2] ~= ARGV[8] then return { 'parts', known[2] } end
+  --#include queue
   local range = call('ZRANGEBYLEX', key('b' .. flag), '[' .. batch .. ' ', '(' .. batch .. '!', 'LIMIT', 0, width)
   for i, name in ipairs(range) do tokens[i] = string.match(name, '%S+$') end
 else
-  for i = 8, #ARGV, width do
+  for i = 9, #ARGV, width do
     tokens[#tokens + 1] = ARGV[i]
     if width == 2 then results[#tokens] = ARGV[i + 1] end
   end
@@ -29,7 +31,7 @@ call('HLEN', key('kn')); call('HLEN', key('m')); call('HLEN', KEYS[1])
 local blobs, logged = {}, {}
 if status ~= '' then
   call('XLEN', key('log' .. flag))
-  local step = tonumber(ARGV[5])
+  local step = tonumber(ARGV[6])
   if #ids <= step then
     blobs = hmget('m', ids)
   else
@@ -46,10 +48,8 @@ local past = call('HLEN', key('e')) > 0 and hmget('e', ids) or {}
 local groups = {}
 local function group_of(rest)
   local part, lane, name = string.match(rest, '^%.(%d+)%.(%d+)%.(.*)$')
-  local told = name and call('HGET', key('k'), name) or '0  '
   local group = { call = name, n = 0, entries = {}, stream = name and lane_of(part, lane) }
-  group.at, group.batch, group.owner = string.match(told, '^(%d+) (%S*) (.*)$')
-  if not group.at then group.at, group.batch, group.owner = '0', '', '' end -- somebody else wrote it
+  group.at, group.batch, group.owner = call_told(name)
   local line = log_line({ attempts = '1' }, status, verb, rest, group.at, group.owner)
   group.length, group.line = #line + 15, line
   groups[rest] = group
@@ -116,10 +116,7 @@ leave(key('a' .. flag), again)
 for part, n in pairs(parts) do call('HINCRBY', KEYS[1], 'again' .. flag .. '.' .. part, -n) end
 for _, group in pairs(groups) do
   leave(group.stream, group.entries)
-  if group.n > 0 and call('HINCRBY', key('kn'), group.call, -group.n) <= 0 then
-    call('HDEL', key('k'), group.call)
-    call('HDEL', key('kn'), group.call)
-  end
+  if group.n > 0 then released(group.call, group.n) end
 end
 call('ZREM', key('d' .. flag), unpack(deadlines))
 call('HDEL', key('x'), unpack(gone))

@@ -1,17 +1,19 @@
 -- Lease, or hold, up to a number of messages: highest lane first, then by place.
 -- KEYS: c m x e k kn, of the queue d z b a w and all r, and s; of a lease from some partitions only their
 --       s, and o.
--- ARGV: queue, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner,
---       the home's number of partitions, those asked for (" 0 2 ", with epochs " 0:7 2:1 ", or "" for
---       all), NO_DEADLINE, how many bodies to read at a time.
+-- ARGV: queue, partitions, how many, now, call, time-out in ms ("" holds: no deadline), batch, owner, the
+--       partitions asked for (" 0 2 ", with epochs " 0:7 2:1 ", or "" for all), NO_DEADLINE, how many bodies
+--       to read at a time
+-- Answers: tokens, as many bodies as fit, and of those that were leased before: number, x, e. Of messages
+-- that are held: how many. 'more': the caller may ask for the rest of its limit.
+-- Invariant: x, the deadlines, the batch and the call (k: when, batch, owner; kn: how many it still holds)
+-- name the token of each message that is pending in a stream, and of no other.
 --#include common
+--#include queue
 
-local flag, limit, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local caller, timeout, batch, owner = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local known = call('HMGET', KEYS[1], 'rev' .. flag, 'paused' .. flag, 'lanes', 'parts')
-if not known[1] then return { 'gone' } end
-if known[4] ~= ARGV[8] then return { 'parts', known[4] } end
-if known[2] == '1' then return { 'ok', {}, {}, {} } end
+local limit, now = tonumber(ARGV[3]), tonumber(ARGV[4])
+local caller, timeout, batch, owner = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
+if known[4] == '1' then return { 'ok', {}, {}, {} } end
 call('ZCARD', key('d' .. flag)); call('HLEN', key('x')); call('HLEN', key('k'))
 call('HLEN', key('kn')); call('LLEN', key('w' .. flag)); call('XLEN', key('a' .. flag))
 call('HLEN', key('m')); call('HLEN', key('e'))
@@ -19,11 +21,11 @@ if batch ~= '' then call('ZCARD', key('b' .. flag)) end
 
 local wanted, parts, fenced = nil, {}, false
 if ARGV[9] == '' then
-  for part = 0, known[4] - 1 do parts[#parts + 1] = num(part) end
+  for part = 0, known[2] - 1 do parts[#parts + 1] = num(part) end
 else
   wanted = {}
   for part, epoch in string.gmatch(ARGV[9], '(%d+):?(%d*)') do
-    local given = part + 0 < known[4] + 0 and not wanted[part]
+    local given = part + 0 < known[2] + 0 and not wanted[part]
     if epoch ~= '' then -- see claim.lua
       fenced = true
       local at, expires, by = string.match(

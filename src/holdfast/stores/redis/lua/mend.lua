@@ -1,10 +1,11 @@
--- What x says of an id is damaged: look for the place where it stands, and note that again. What only x
--- knew is lost: how often a waiting message was leased, and its own end of the line. An id without a body
--- is no message any more: it is removed wherever it stands. Looks through whole lines: it is seldom run.
--- KEYS: c m x e k t, of both queues d z a and all r.
+-- What x says of an id is damaged: look for the place where it stands, and write that into x again. Looks
+-- through whole lines, as it is seldom run.
+-- KEYS: all of the home, t included.
 -- ARGV: id, what e says of it, what it shall say of it
 -- Answers which queue it is in, and what it was found as: W, L, F, T; "" if it stands in no line but perhaps
--- in its lane; "gone" without a body; "fine" if somebody else has mended it.
+-- in its lane; "gone" without a body; "fine" if another process has mended it.
+-- Invariant: a message with a body stays where it is. What only x knew is lost: how often a waiting message
+-- was leased, and its own end of the line. An id without a body is removed wherever it stands.
 --#include common
 --#include rows
 
@@ -68,7 +69,7 @@ local function found_at(flag)
   local part, lane, name = string.match(held[1], '^%.(%d+)%.(%d)%.([^ ]+)$', 52)
   row.token, row.seq = held[1], string.sub(held[1], 1, 15)
   row.place, row.part, row.lane = row.seq, part or row.part, lane or row.lane
-  if not name then -- nobody can settle it by this token
+  if not name then -- no lease can be settled by this token
     call('ZREM', key('d' .. flag), held[1])
     call('ZADD', key('r' .. flag .. '.' .. row.part), score(row.lane, row.place), id)
     row.state, row.token = 'W', '-'
@@ -90,24 +91,22 @@ local function found_at(flag)
 end
 
 local function moving()
-  for _, pair in ipairs({ call('HGETALL', key('t')) }) do
-    for i = 1, #pair, 2 do
-      local read_it, plan = pcall(cmsgpack.unpack, pair[i + 1])
-      for _, move in ipairs(read_it and type(plan) == 'table' and plan.moves or {}) do
-        if move.id == id then
-          row.state, row.entry, row.flag = 'T', pair[i], string.find(move.queue, '%.dlq$') and '1' or '0'
-          row.seq = string.match(move.token or '', '^%d+') or num(move.place or 0)
-          row.seq = string.sub(row.seq, 1, 15)
-          row.place = row.seq
-          return row
-        end
+  local plans = call('HGETALL', key('t'))
+  for i = 1, #plans, 2 do
+    local sound, plan = pcall(cmsgpack.unpack, plans[i + 1])
+    for _, move in ipairs(sound and type(plan) == 'table' and plan.moves or {}) do
+      if move.id == id then
+        row.state, row.entry, row.flag = 'T', plans[i], string.find(move.queue, '%.dlq$') and '1' or '0'
+        row.seq = string.sub(string.match(move.token or '', '^%d+') or num(move.place or 0), 1, 15)
+        row.place = row.seq
+        return row
       end
     end
   end
 end
 
 local there = found_at(0) or found_at(1) or moving()
-call('HDEL', key('x'), id) -- a server out of memory takes it, and then the rest
+call('HDEL', key('x'), id) -- a server out of memory accepts it, and then the rest
 if was ~= past and (call('HGET', key('e'), id) or '') == was then call('HSET', key('e'), id, past) end
 if not there then return { '0', '' } end
 if #row.seq ~= 15 then row.seq = string.format('%015.0f', tonumber(row.seq) or 0) end

@@ -1,19 +1,21 @@
--- Read messages, at one moment; changes nothing but that due messages take their place in line.
--- KEYS: c m x e k, of the queue d z b and all r and s. To find: c m x e k and both d.
--- ARGV: what, queue, partitions, how many bodies to read at a time, then:
---   find: ids, in the queue and its dead-letter queue | overdue: now, limit | batch: batch, after, limit | leased: deadline, seq, limit |
---   delayed: available, seq, limit, now | ready: lane, place, limit, now, bodies wanted (1 or 0)
--- Answers: ids, two numbers for each that it is ordered by, x, e, k and as many bodies as fit.
+-- Read messages, at one moment.
+-- KEYS: as of a lease from all partitions; to find: c m x e k and both d.
+-- ARGV: queue, partitions, what, how many bodies to read at a time, then:
+--   find: ids, in the queue and its dead-letter queue | overdue: now, limit | batch: batch, after, limit |
+--   leased: deadline, seq, limit | delayed: available, seq, limit, now |
+--   ready: lane, place, limit, now, bodies wanted (1 or 0)
+-- Answers: the end of the line, ids, two numbers for each that it is ordered by, x, e, k and as many bodies
+-- as fit.
+-- Invariant: changes nothing but that due messages take their place in line; 'more' asks for another call,
+-- as a page of what is ready must not miss any that are due.
 --#include common
+--#include queue
 --#include rows
 --#include promote
 --#include line
 --#include bodies
 
-local what, flag = ARGV[1], ARGV[2]
-local known = call('HMGET', KEYS[1], 'spec' .. flag, 'parts', 'lanes', 'seq')
-if not known[1] then return { 'gone' } end
-if known[2] ~= ARGV[3] then return { 'parts', known[2] } end
+local what = ARGV[3]
 local ids, first, second, more = {}, {}, {}, false
 
 -- How many members of a set lie up to (score, seq).
@@ -74,4 +76,4 @@ for i = 1, #ids do
   if what == 'find' then first[i] = held and call('ZSCORE', key('d' .. row.flag), row.token) or false end
 end
 local blobs = what == 'ready' and ARGV[9] == '0' and {} or bodies(ids, tonumber(ARGV[4]))
-return { more and 'more' or 'ok', known[4] or '0', ids, first, second, states, past, calls, blobs }
+return { more and 'more' or 'ok', known[5] or '0', ids, first, second, states, past, calls, blobs }

@@ -1,8 +1,9 @@
--- Of each of several queues: how much is ready, and, where nothing is, when the next delayed one comes.
--- A queue that is paused has nothing ready. A wake-up mark that is left on an empty queue is removed:
--- otherwise every drained queue would wake a consumer that waits for all of them.
+-- Of each of several queues: how much is ready and, where nothing is, when the next delayed message comes.
+-- A paused queue has nothing ready.
 -- KEYS: of each queue c z d a w, its r, and the lanes (s) that are in use.
 -- ARGV: now, then of each queue: which of KEYS its c is, queue, partitions, lanes in use
+-- Invariant: changes nothing but that an empty queue loses the wake-up mark that was left on it. Otherwise
+-- every drained queue would wake a consumer that waits for all of them.
 --#include common
 
 local now, answers, stale = tonumber(ARGV[1]), {}, {}

@@ -1,12 +1,14 @@
--- Write or delete a small value by compare-and-set. KEYS: names (in order), values.
+-- Write or delete a small value, kept as "revision updated_at value".
+-- KEYS: names (in order), values
 -- ARGV: name, revision expected ("" for any), now, "1" to write or "0" to delete, value
--- Kept as "revision updated_at value".
+-- Answers 1, or 0 and changes nothing if the stored revision (0 for none) is another one.
+-- Invariant: a name is among the names if it has a value, and its revision goes up with every change.
 
 local name, expected = ARGV[1], ARGV[2]
 local stored = redis.call('HGET', KEYS[2], name)
 local revision = stored and string.match(stored, '^(%d+)') or '0'
 if expected ~= '' and expected ~= revision then return 0 end
-redis.call('ZREM', KEYS[1], name) -- a server out of memory takes it, and then the rest
+redis.call('ZREM', KEYS[1], name) -- a server out of memory accepts it, and then the rest
 if ARGV[4] == '0' then
   redis.call('HDEL', KEYS[2], name)
 else

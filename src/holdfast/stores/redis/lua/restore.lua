@@ -1,20 +1,22 @@
--- Write rows of a log that finished elsewhere, in the order in which they did. Those that the log holds
--- stay as they are. A stream only grows at its end: nothing may have finished after them here.
+-- Write rows of a log that finished elsewhere, in the order in which they did.
 -- KEYS: c, of the queue log and li
--- ARGV: queue, then of each: id, when, the rest of its line after the seq (see logging.lua), its result,
---       its history, its body
+-- ARGV: queue, partitions (of no meaning), then of each: id, when, the rest of its line after the seq (see
+--       logging.lua), its result, its history, its body
+-- Answers how many were new; late and the time of the last row if the log has newer ones.
+-- Invariant: a row that the log holds stays as it is, and none is written before another: a stream only
+-- grows at its end.
 --#include common
 --#include logging
 
 local flag, WIDTH = ARGV[1], 6
 if not call('HGET', KEYS[1], 'rev' .. flag) then return { 'gone' } end
 local li, ids, new = key('li' .. flag), {}, {}
-for at = 2, #ARGV, WIDTH do ids[#ids + 1] = ARGV[at] end
+for at = 3, #ARGV, WIDTH do ids[#ids + 1] = ARGV[at] end
 local known, here = {}, {}
 call('XLEN', key('log' .. flag))
 local last = tonumber(call('HGET', KEYS[1], 'logms' .. flag) or 0)
 for i, there in ipairs(hmget('li' .. flag, ids)) do
-  local at = 2 + (i - 1) * WIDTH
+  local at = 3 + (i - 1) * WIDTH
   local id, row = ids[i], ids[i] .. ' ' .. ARGV[at + 1]
   known[id] = there or known[id]
   if not here[row] and not string.find(' ' .. (there or ''), ' ' .. ARGV[at + 1] .. '-', 1, true) then

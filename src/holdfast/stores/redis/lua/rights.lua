@@ -1,5 +1,7 @@
--- The commands that the scripts here use and this user may not run, those that change nothing first.
--- KEYS: a hash. None of these changes it: it is of another type, or the arguments are none.
+-- The commands that the scripts use and this user may not run.
+-- KEYS: a hash
+-- Answers those that change nothing, the others, and how many others there are.
+-- Invariant: changes nothing: the hash is of another type, or the arguments are invalid.
 
 local function refused(commands)
   local found, n = {}, 0

@@ -1,18 +1,22 @@
--- Apply transitions one after the other, each whole or not at all; an answer for each:
--- "a" applied, "r" had been applied before, "s" stale.
+-- Apply transitions one after the other.
 -- KEYS: c m x e k kn, of both queues d z b a w r v log li, and the lanes that the tokens name.
--- ARGV: now, partitions, then 18 values for each: see WIDTH and `settle`. The last two are for a message
---       that is changed: the SHA-1 of the body that was read, and the new body.
+-- ARGV: queue (of no meaning: each transition names its own), partitions, now, then 18 values for each: see
+--       `settle`. The last two are for a message that is changed: the SHA-1 of the body that was read, and
+--       the new body.
+-- Answers for each of the first ones: "a" applied, "r" had been applied before, "s" stale.
+-- Invariant: each is applied whole, from the place where it expects its message to the place it names, or
+-- changes nothing; a stale one does not stop the others.
 --#include common
 --#include rows
 --#include line
---#include letgo
+--#include calls
 --#include expected
+--#include stand
 --#include logging
 --#include lost
 
 local WIDTH = 18
-local now = tonumber(ARGV[1])
+local now = tonumber(ARGV[3])
 local specs = call('HMGET', KEYS[1], 'spec0', 'spec1', 'lanes', 'parts')
 if specs[4] and specs[4] ~= ARGV[2] then return { 'parts', specs[4] } end
 for flag = 0, 1 do
@@ -54,15 +58,9 @@ local function settle(at)
     row.state, row.flag, row.part, row.lane, row.attempts, row.available =
       'W', to, part, lane, attempts, available
     row.entry, row.token, row.verb = '-', token == '' and '-' or token, verb
-    call('HSET', key('x'), id, written(row))
+    stand(row, id, now)
     if was ~= '' then call('HSET', key('m'), id, new) end
     if history ~= '' then call('HSET', key('e'), id, history) end
-    if tonumber(available) > now then
-      call('ZADD', key('z' .. to), available, row.seq .. id)
-      call('HINCRBY', KEYS[1], 'late' .. to .. '.' .. row.part, 1)
-    else
-      call('ZADD', key('r' .. to .. '.' .. row.part), score(lane, row.place), id)
-    end
     back[to] = true
     return 'a'
   end
@@ -82,7 +80,7 @@ local function settle(at)
 end
 
 local answers = {}
-for at = 3, #ARGV, WIDTH do
+for at = 4, #ARGV, WIDTH do
   local fine, answer = pcall(settle, at)
   if not fine then
     -- Answers what has been written; the caller asks again for the rest, and is then told.

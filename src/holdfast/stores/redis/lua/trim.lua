@@ -1,6 +1,8 @@
--- Drop the oldest rows of a log, in the order in which it is read: how many.
+-- Drop the oldest rows of a log.
 -- KEYS: c, of the queue log and li
 -- ARGV: queue, how many at most, finished before (or 0), how many to keep (or -1)
+-- Answers how many.
+-- Invariant: rows go in the order in which the log is read; an entry goes with its last row.
 --#include common
 
 local flag, limit, before, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

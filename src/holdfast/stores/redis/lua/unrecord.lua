@@ -1,5 +1,8 @@
--- Delete values that were last changed before a time: how many, and the name up to which it looked.
--- KEYS: names (in order), values. ARGV: from, to (ranges of names), before, limit, how many to look at
+-- Delete values that were last changed before a time.
+-- KEYS: names (in order), values
+-- ARGV: from, to (bounds of names), before, limit, how many to look at
+-- Answers how many, and the name up to which it looked; "" at the end.
+-- Invariant: as in record.lua.
 
 local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[5])
 if #names == 0 then return { 0, '' } end

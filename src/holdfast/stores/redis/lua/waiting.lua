@@ -1,16 +1,15 @@
--- Whether something is ready in some partitions; else when the next delayed one comes, and up to which
--- number whoever waits has seen everything.
--- KEYS: c x, of the queue z and all r, and the s of those partitions.
+-- Whether something is ready in some partitions; else when the next delayed one comes, and up to which number
+-- the waiter has seen everything.
+-- KEYS: as of a lease from those partitions.
 -- ARGV: queue, partitions, now, those asked for
+-- Invariant: changes nothing but that due messages take their place in line; 'more' asks for another call.
 --#include common
+--#include queue
 --#include rows
 --#include promote
 --#include line
 
-local flag, now = ARGV[1], tonumber(ARGV[3])
-local known = call('HMGET', KEYS[1], 'rev' .. flag, 'parts', 'lanes', 'paused' .. flag, 'seq')
-if not known[1] then return { 'gone' } end
-if known[2] ~= ARGV[2] then return { 'parts', known[2] } end
+local now = tonumber(ARGV[3])
 if known[4] == '1' then return { 'ok', 0, '', known[5] } end
 local more, ready, wanted = promote(flag, now) == PROMOTE, 0, {}
 for part in string.gmatch(ARGV[4], '%d+') do

@@ -1,4 +1,6 @@
--- A message that waits in its lane as it was enqueued, at this very place; else nil.
+-- Finding a message where a move expects it, and taking it away from there. Needs rows, line, calls.
+
+-- The row of a message that was never leased and still waits at this very place of its lane; else nil.
 local function untouched(lanes, id, place)
   local body = call('HGET', key('m'), id)
   if not body then return nil end
@@ -15,8 +17,8 @@ local function untouched(lanes, id, place)
   }
 end
 
--- Where a message is, if that is where a move expects it: leased with this token, or waiting at this
--- place; else nil. And what x says of it. `lanes` are those in use.
+-- The row of a message that is leased with this token (and overdue, if that is asked for) or, without a
+-- token, waits at this place; else nil. And what x says of it. `lanes` are those in use.
 local function expected(lanes, id, token, flag, overdue, place)
   local state, row = call('HGET', key('x'), id), nil
   if state then row = read(state, id) elseif token == '' then row = untouched(lanes, id, place) end
@@ -32,23 +34,33 @@ local function expected(lanes, id, token, flag, overdue, place)
   return fits and row or nil, state
 end
 
--- A message leaves where it is; answers when it was leased, and by whom.
+-- Take a message away from where its row says it is; when it was leased, and by which owner.
 local function leave(row, id)
   if row.state == 'S' then
     call('XDEL', lane_of(row.part, row.lane), row.entry .. '-0')
+    return '-', ''
   elseif row.state == 'W' then
     call('ZREM', key('r' .. row.flag .. '.' .. row.part), id)
     if call('ZREM', key('z' .. row.flag), row.seq .. id) == 1 then
       call('HINCRBY', KEYS[1], 'late' .. row.flag .. '.' .. row.part, -1)
     end
-  else
-    if row.state == 'F' then
-      local entry = row.entry .. '-0'
-      row.timeout = call('XRANGE', lane_of(row.part, row.lane), entry, entry)[1][2][4] or '-'
-    end
-    local leased, owner = let_go(row, id)
-    row.first = row.first or leased
-    return leased, owner
+    return '-', ''
   end
-  return '-', ''
+  local stream, entry = key('a' .. row.flag), row.entry .. '-0'
+  if row.state == 'F' then
+    stream = lane_of(row.part, row.lane)
+    row.timeout = call('XRANGE', stream, entry, entry)[1][2][4] or '-'
+  end
+  call('XACK', stream, GROUP, entry)
+  call('XDEL', stream, entry)
+  if row.state == 'L' then call('HINCRBY', KEYS[1], 'again' .. row.flag .. '.' .. row.part, -1) end
+  call('ZREM', key('d' .. row.flag), row.token)
+  local name = call_of(row.token)
+  local at, batch, owner = call_told(name)
+  if batch ~= '' then
+    call('ZREM', key('b' .. row.flag), batch .. ' ' .. id .. ' ' .. row.token)
+  end
+  released(name, 1)
+  row.first = row.first or at
+  return at, owner
 end

@@ -1,5 +1,0 @@
--- Something came back, or may be leased again: who waits for some partitions looks (see wake.py).
-local function news(flag)
-  local number = num(call('HINCRBY', KEYS[1], 'seq', 1))
-  call('XADD', key('v' .. flag), 'MAXLEN', '1', number .. '-0', 'n', '1')
-end
