@@ -28,7 +28,6 @@ PAIRS = [
 ]
 LOCAL_ONLY = {
     "LocalQueue": {"context", "enqueue_each"},
-    "LocalTopic": {"find", "settle"},
 }
 """What the library itself calls; users have `hf.context`."""
 REMOTE_ONLY = {
@@ -102,7 +101,7 @@ def test_what_a_remote_queue_does_not_have(remote_queue: RemoteQueue, name: str)
     assert not hasattr(remote_queue, name)
 
 
-@pytest.mark.parametrize("name", ["find", "settle", "_at", "_known", "_make_queue"])
+@pytest.mark.parametrize("name", ["find", "settle", "_at", "_record", "_make_queue"])
 def test_what_a_remote_topic_does_not_have(name: str) -> None:
     assert not hasattr(RemoteTopic(NoTransport(), "orders", "me"), name)
 
