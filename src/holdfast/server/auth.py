@@ -39,6 +39,7 @@ REMEMBERED_MAX = 10_000
 """Ids that a server remembers, those that do not exist included."""
 PATTERNS_MAX = 100
 TEXT_MAX = 200
+PAGE = 1000
 
 Right = Literal["read", "produce", "consume", "admin"]
 """What a call needs. `read` looks and changes nothing, `admin` sets up, purges, redrives."""
@@ -305,7 +306,7 @@ def _find(at: Context, id: str) -> tuple[_Stored | None, int]:
 
 
 def _all(at: Context) -> Iterator[_Stored]:
-    for record in each_record(at.store, KEY):
+    for record in each_record(at.store, KEY, page=PAGE):
         yield _read(record.name, record.value)
 
 
