@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Generic, Protocol, TypeVar
@@ -96,35 +97,41 @@ class SqlStore(StoreBase, Generic[D]):
 
     # What each database does its own way
 
+    @abstractmethod
     def _named(self, names: Sequence[str]) -> list[QueueSpec]:
         """Those that exist, in this order."""
-        raise NotImplementedError
+        ...
 
-    def _qid(self, queue: str) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _qid(self, queue: str) -> int: ...
 
+    @abstractmethod
     def _lease_of(self, row: Row, queue: str, at: int) -> Lease:
         """The lease whose columns start at index `at` of a row."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _page(
         self, rows: Rows, view: View, qid: int, after: tuple[int, int], limit: int, now: int
     ) -> list[Row]:
         """Rows of a view in order: the two numbers of the cursor, the place, then what
         `_entry` reads."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _heads(self, rows: Rows, queues: Mapping[int, int], now: int) -> dict[int, Heads]:
         """Of queues by their number of partitions."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _watch(self, topics: Sequence[str]) -> Watch:
         """Of queues by their names, or of EVENTS."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def _ready_in(self, qid: int, partitions: Sequence[int], of: int) -> bool:
         """Whether any of these partitions of a queue that has `of` has something ready."""
-        raise NotImplementedError
+        ...
 
     # Queues
 
