@@ -10,8 +10,6 @@ import pytest
 
 from holdfast.server.pages import Pages
 
-pytestmark = pytest.mark.extended  # to make the environment takes 20 seconds
-
 ROOT = Path(__file__).parents[2]
 DRIVERS = ["psycopg", "redis", "pymongo", "fastapi", "grpc", "pyspark", "uvicorn", "starlette"]
 
@@ -51,6 +49,7 @@ def bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bin
 
 
+@pytest.mark.extended
 @pytest.mark.promise("SETUP-2")
 def test_it_needs_what_it_declares_and_nothing_else(bin: Path) -> None:
     assert "No broken requirements" in call(bin / "python", "-m", "pip", "check")
