@@ -138,7 +138,8 @@ THERE = "import sys; from holdfast.spark.pickling import load_plan; print(load_p
 
 def call(plan):
     message = Message("", "q", 0, 0, None, None, b'{"n": 7}', "application/json", {}, 0, 0, 1)
-    return plan.handlers[0].call(Lease(message, "", 0, 0, ""))
+    handler = plan.handlers[0]
+    return handler.function(*handler.arguments(Lease(message, "", 0, 0, "")))
 
 if __name__ == "__main__":
     handler = Handler(globals()[sys.argv[1]], "q", None, None, None)

@@ -113,9 +113,9 @@ BUGS = [
     ),
     sqlite_bug(
         name="a settled lease can be settled again",
-        where="FENCE",
-        old="l.lease = m.lease AND m.state = 2",
-        new="l.lease = m.lease",
+        where="fits",
+        old="if not leased or not same_token:",
+        new="if not same_token:",
         caught_by="conformance/test_fencing.py",
         test="test_a_batch_answers_item_by_item",
     ),

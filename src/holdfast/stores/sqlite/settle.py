@@ -24,7 +24,7 @@ READY, DELAYED, LEASED, DONE, LOGGED = range(5)
 # By primary key: a token ends in the seq of its message.
 FENCE = """
 SELECT seq, state, deadline, place, qid, part, id, m.lease, call, leased_at FROM holdfast_message m
-LEFT JOIN holdfast_lease l ON l.lease = m.lease AND m.state = 2
+LEFT JOIN holdfast_lease l ON l.lease = m.lease
 WHERE seq IN (SELECT value FROM json_each(?))
 """
 # Index holdfast_message_id: a transition without a token names a waiting message.
@@ -166,7 +166,7 @@ def next_number(db: sqlite3.Cursor, name: str, n: int) -> int:
     return db.execute(step, (n, name)).fetchone()[0]
 
 
-# A message as FENCE reads it; the last two are those of the lease that holds it. A plain tuple:
+# A message as FENCE reads it; the last two are those of its last lease. A plain tuple:
 # this is read for every ack.
 _Row = tuple[Any, ...]
 _SEQ, _STATE, _DEADLINE, _PLACE, _QID, _PART, _ID, _LEASE, _CALL, _LEASED_AT = range(10)
@@ -358,7 +358,7 @@ def _alike(moves: Sequence[Transition], held: str) -> list[int] | None:
 def _fits(row: _Row, move: Transition, call: str, lease: int) -> bool:
     same = row[_CALL] == call and row[_LEASE] == lease and row[_ID] == move.id
     if not same:
-        # A message that is not leased has no call; neither has one whose lease lost its row.
+        # A message whose lease lost its row has no call.
         told = damage.text(row[_CALL] or ""), row[_LEASE], damage.text(row[_ID])
         same = told == (call, lease, move.id)
     return fits(
