@@ -151,7 +151,7 @@ class Holdfast(ABC):
         """The topic of that name, made if it is new; what is given is changed.
 
         It retains what is published for groups that are bound later: for `retention` seconds (7
-        days; 0 is for ever), or not at all with `log=False`.
+        days; 0 keeps everything), or not at all with `log=False`.
         """
 
     @abstractmethod
@@ -203,7 +203,7 @@ class Holdfast(ABC):
 
     @abstractmethod
     def cancel_redrive(self, id: Any) -> redrive.RedriveJob:
-        """Stop it after the batch it is at, whoever works it."""
+        """Stop it after its current batch, in whatever process it runs."""
 
     @abstractmethod
     def redrive_runner(self) -> redrive.RedriveRunner:

@@ -23,7 +23,7 @@ logger = logging.getLogger("holdfast.queue")
 
 
 class Context(msgspec.Struct):
-    """What every verb needs: the store, the time, the dice, the connection's policy, a name.
+    """Per-connection dependencies: store, clock, random source, default policy, owner's name.
 
     Nothing in it changes but who observes: handles that were given out before are watched as well.
     """

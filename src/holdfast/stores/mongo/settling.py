@@ -347,7 +347,7 @@ class Settlements:
     ) -> list[Settled]:
         """Some of these are locked, by somebody who died with them: the others need not wait."""
         if len(moves) == 1 and moves[0].overdue_at is not None:
-            return [Settled.STALE]  # a sweep: whoever settles it may still come through
+            return [Settled.STALE]  # a sweep: the settlement in progress may still succeed
         if len(moves) == 1 or clock.monotonic() > until:
             raise error
         answers: list[Settled] = []
@@ -385,7 +385,7 @@ class Settlements:
             return self._db.get(MESSAGES).find_one(held, {"_id": 1}) is not None
 
     def _finish(self, queue: str, batch: str, limit: int, now: int, status: Status | None) -> int:
-        """How many there were that nobody else finished meanwhile."""
+        """How many of them no other call finished meanwhile."""
         careful = False
 
         def work(session: ClientSession, known: dict[str, Known | None]) -> Changed[int]:
